@@ -1,0 +1,307 @@
+"""CUDA kernels from source in a tenth of a second: NVRTC through cuda-core, no nvcc needed.
+
+    from kernelproof.cuda import Kernel
+
+    add = Kernel('extern "C" __global__ void add(const float* x, float* y, int n) {...}', "add")
+    add(x, y, n, grid=(n + 255) // 256, block=256)
+
+Compiling needs only wheels (``pip install 'kernelproof[cuda]'``), no GPU; launching needs one.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kernelproof.build.cache import cached, content_key
+from kernelproof.errors import CompileError, UnsupportedError
+
+_MISSING = "compiling CUDA source needs cuda-core and NVRTC: pip install 'kernelproof[cuda]'"
+_STATIC_SHARED_LIMIT = 48 * 1024  # bytes a block gets without opting in (CUDA C++ guide, 5.2.3)
+
+
+class Kernel:
+    """One `__global__` function of a CUDA C++ source.
+
+    Args:
+        source: CUDA C++ text, or the path of a `.cu` file. Includes are searched in the file's
+            folder and in the CUDA header wheels.
+        name: the function. A template instance is written as C++ names it, for example
+            ``"scale<float, 4>"``; a plain function may be ``extern "C"`` or not.
+        options: further NVRTC options, such as ``("-DTILE=64", "--use_fast_math")``.
+
+    A call launches on the current stream of the device of the first tensor argument. Arguments:
+    tensors pass their data pointer, ``None`` a null pointer; Python ints and floats take the size
+    that the kernel's parameter has (int32 or int64, float32 or float64).
+    """
+
+    def __init__(self, source: str | Path, name: str, options: Sequence[str] = ()) -> None:
+        path = Path(source) if isinstance(source, Path) or _looks_like_path(source) else None
+        if path is not None and not path.is_file():
+            raise CompileError(f"CUDA source {path} does not exist")
+        self.path = path
+        self.source = path.read_text() if path is not None else str(source)
+        self.name = name
+        self.options = tuple(options)
+        self._loaded: dict[int, _Loaded] = {}
+
+    def compile(self, arch: str | None = None) -> bytes:
+        """The cubin for ``arch`` (such as ``"sm_90a"``; the present GPU's by default).
+
+        Raises:
+            CompileError: with NVRTC's own lines, naming the user's file.
+            UnsupportedError: cuda-core or NVRTC is missing, or no ``arch`` given and no GPU.
+        """
+        return self._compile(arch or present_arch())[0]
+
+    def __call__(
+        self,
+        *args: Any,
+        grid: int | tuple[int, ...],
+        block: int | tuple[int, ...],
+        shared: int = 0,
+        cluster: int | tuple[int, ...] | None = None,
+        programmatic: bool = False,
+    ) -> None:
+        """Launch.
+
+        Args:
+            grid, block: in blocks and in threads; with ``cluster``, the grid still counts blocks.
+            shared: dynamic shared memory in bytes; above 48 KiB the opt-in is made here.
+            cluster: blocks per cluster (sm_90 and later).
+            programmatic: programmatic dependent launch; the kernel must wait with
+                ``griddepcontrol.wait`` before it touches memory.
+        """
+        device = _device_of(args)
+        loaded = self._loaded.get(device)
+        if loaded is None:
+            loaded = self._loaded[device] = self._load(device)
+        loaded.launch(args, grid, block, shared, cluster, programmatic)
+
+    def _load(self, device: int) -> _Loaded:
+        core = _core()
+        code, mangled = self._compile(present_arch(device))
+        module = core.ObjectCode.from_cubin(code)
+        return _Loaded(core, module.get_kernel(mangled), device)
+
+    def _compile(self, arch: str) -> tuple[bytes, str]:
+        """The cubin and the mangled name of the function; from the cache where possible."""
+        nvrtc = _nvrtc()
+        file = str(self.path) if self.path is not None else "source.cu"
+        include = [self.path.parent] if self.path is not None else []
+        headers = sorted(h for folder in include for h in folder.glob("*.cuh"))
+        options = [f"--gpu-architecture={arch}", "--std=c++17", "--generate-line-info"]
+        options += [*self.options, *(f"-I{path}" for path in (*include, *_header_folders()))]
+        key = content_key(
+            "nvrtc", nvrtc.nvrtcVersion(), arch, self.name, self.options, self.source,
+            *(part for path in headers for part in (path.name, path.read_bytes())),
+        )  # fmt: skip
+
+        def fill(folder: Path) -> None:
+            code, mangled = _run_nvrtc(nvrtc, self.source, file, self.name, options)
+            (folder / "kernel.cubin").write_bytes(code)
+            (folder / "name").write_text(mangled)
+
+        folder, _ = cached(key, fill)
+        return (folder / "kernel.cubin").read_bytes(), (folder / "name").read_text()
+
+
+class _Loaded:
+    """A kernel on one device: what a launch needs, looked up once."""
+
+    def __init__(self, core: Any, kernel: Any, device: int) -> None:
+        self.core = core
+        self.kernel = kernel
+        self.device = device
+        self.sizes = [int(info.size) for info in kernel.arguments_info]
+        self.configs: dict[tuple[Any, ...], Any] = {}
+
+    def launch(
+        self,
+        args: Sequence[Any],
+        grid: int | tuple[int, ...],
+        block: int | tuple[int, ...],
+        shared: int,
+        cluster: int | tuple[int, ...] | None,
+        programmatic: bool,
+    ) -> None:
+        if len(args) != len(self.sizes):
+            raise TypeError(f"the kernel takes {len(self.sizes)} arguments, {len(args)} given")
+        config = self.configs.get((grid, block, shared, cluster, programmatic))
+        if config is None:
+            config = self._config(grid, block, shared, cluster, programmatic)
+        stream = _stream(self.core, self.device)
+        values = [_argument(a, size) for a, size in zip(args, self.sizes, strict=True)]
+        self.core.launch(stream, config, self.kernel, *values)
+
+    def _config(
+        self,
+        grid: int | tuple[int, ...],
+        block: int | tuple[int, ...],
+        shared: int,
+        cluster: int | tuple[int, ...] | None,
+        programmatic: bool,
+    ) -> Any:
+        if shared > _STATIC_SHARED_LIMIT:
+            _allow_shared(self.kernel, shared, self.device)
+        blocks = _triple(grid)
+        extra: dict[str, Any] = {}
+        if cluster is not None:
+            sizes = _triple(cluster)
+            if any(g % c for g, c in zip(blocks, sizes, strict=True)):
+                raise ValueError(f"grid {blocks} is not a multiple of the cluster {sizes}")
+            # cuda-core counts clusters where CUDA C++ counts blocks.
+            blocks = tuple(g // c for g, c in zip(blocks, sizes, strict=True))
+            extra["cluster"] = sizes
+        if programmatic:
+            extra["programmatic_stream_serialization"] = True
+        config = self.core.LaunchConfig(
+            grid=blocks, block=_triple(block), shmem_size=shared, **extra
+        )
+        self.configs[(grid, block, shared, cluster, programmatic)] = config
+        return config
+
+
+def present_arch(device: int | None = None) -> str:
+    """The NVRTC target of the present GPU, such as ``"sm_90a"``.
+
+    Raises UnsupportedError where torch sees no CUDA device.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        raise UnsupportedError(
+            "this CUDA kernel needs an NVIDIA GPU, and torch sees none on this machine; "
+            "`kernelproof doctor` tells what is missing"
+        )
+    major, minor = torch.cuda.get_device_capability(device)
+    # The "a" targets add instructions (wgmma, setmaxnreg) and run on that very architecture only.
+    return f"sm_{major}{minor}" + ("a" if major in (9, 10, 12) else "")
+
+
+def _nvrtc() -> Any:
+    try:
+        import cuda.bindings.nvrtc as nvrtc
+    except ImportError as error:
+        raise UnsupportedError(_MISSING, str(error)) from None
+    return nvrtc
+
+
+def _core() -> Any:
+    try:
+        import cuda.core as core
+    except ImportError as error:
+        raise UnsupportedError(_MISSING, str(error)) from None
+    return core
+
+
+def _run_nvrtc(
+    nvrtc: Any, source: str, file: str, name: str, options: Sequence[str]
+) -> tuple[bytes, str]:
+    """Compile and return (cubin, mangled name). Raises CompileError with the log."""
+
+    def call(result: tuple[Any, ...]) -> Any:
+        if result[0] != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            raise CompileError(f"NVRTC: {nvrtc.nvrtcGetErrorString(result[0])[1].decode()}")
+        return result[1] if len(result) == 2 else None
+
+    program = call(nvrtc.nvrtcCreateProgram(source.encode(), file.encode(), 0, [], []))
+    call(nvrtc.nvrtcAddNameExpression(program, name.encode()))
+    flags = [option.encode() for option in options]
+    status = nvrtc.nvrtcCompileProgram(program, len(flags), flags)[0]
+    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        log = b" " * call(nvrtc.nvrtcGetProgramLogSize(program))
+        call(nvrtc.nvrtcGetProgramLog(program, log))
+        text = log.decode(errors="replace").rstrip("\0").strip()
+        raise CompileError(f"{Path(file).name} does not compile (NVRTC, {options[0]})", text)
+    mangled = call(nvrtc.nvrtcGetLoweredName(program, name.encode())).decode()
+    code = b" " * call(nvrtc.nvrtcGetCUBINSize(program))
+    call(nvrtc.nvrtcGetCUBIN(program, code))
+    return code, mangled
+
+
+@functools.lru_cache(maxsize=1)
+def _header_folders() -> tuple[str, ...]:
+    """CUDA headers for NVRTC: of the wheels first, else of an installed toolkit."""
+    import importlib.util
+
+    found: list[Path] = []
+    spec = importlib.util.find_spec("nvidia")
+    for root in list(spec.submodule_search_locations or []) if spec is not None else []:
+        found += [path.parent for path in Path(root).glob("*/include/cuda_fp16.h")]
+        found += [path.parent for path in Path(root).glob("*/include/crt/host_defines.h")]
+    toolkit = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "include"
+    if not found and toolkit.is_dir():
+        found.append(toolkit)
+    for folder in list(found):
+        if (folder / "cccl").is_dir():
+            found.append(folder / "cccl")
+    return tuple(dict.fromkeys(str(path) for path in found))
+
+
+def _looks_like_path(source: str | Path) -> bool:
+    return isinstance(source, Path) or ("\n" not in source and source.endswith((".cu", ".cuh")))
+
+
+def _triple(value: int | tuple[int, ...]) -> tuple[int, ...]:
+    sizes = (value,) if isinstance(value, int) else tuple(value)
+    return sizes + (1,) * (3 - len(sizes))
+
+
+def _device_of(args: Sequence[Any]) -> int:
+    import torch
+
+    for arg in args:
+        if isinstance(arg, torch.Tensor):
+            if arg.device.type != "cuda":
+                raise UnsupportedError(
+                    f"a CUDA kernel was given a tensor on {arg.device}; move it to a CUDA device"
+                )
+            return int(arg.device.index)
+    return int(torch.cuda.current_device())
+
+
+_streams: dict[int, Any] = {}
+
+
+def _stream(core: Any, device: int) -> Any:
+    import torch
+
+    raw = torch._C._cuda_getCurrentRawStream(device)
+    stream = _streams.get(raw)
+    if stream is None:
+        # Handle 0 is the legacy default stream; cuda-core knows it by name.
+        stream = core.Stream.from_handle(raw) if raw else core.Stream.from_handle(1)
+        _streams[raw] = stream
+    return stream
+
+
+def _argument(value: Any, size: int) -> Any:
+    """``value`` as cuda-core passes a parameter of ``size`` bytes."""
+    import numpy as np
+
+    if value is None:
+        return 0
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return np.int32(value) if size == 4 else value
+    if isinstance(value, float):
+        return np.float32(value) if size == 4 else np.float64(value)
+    pointer = getattr(value, "data_ptr", None)
+    return pointer() if pointer is not None else value
+
+
+def _allow_shared(kernel: Any, nbytes: int, device: int) -> None:
+    """Opt in to more than 48 KiB of dynamic shared memory per block."""
+    import cuda.bindings.driver as driver
+
+    attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    status = driver.cuKernelSetAttribute(attribute, nbytes, kernel.handle, device)[0]
+    if status != driver.CUresult.CUDA_SUCCESS:
+        raise ValueError(
+            f"a block cannot have {nbytes} bytes of dynamic shared memory on this GPU ({status})"
+        )

@@ -1,0 +1,83 @@
+"""Every error that kernelproof raises on purpose.
+
+    KernelproofError                 exit code 3: a fault of kernelproof itself, unless a subclass says otherwise
+    ├── UsageError                   2: the request cannot be carried out as written
+    │   ├── ProblemError             2: the problem file cannot be read, or its reference does not run
+    │   └── CandidateNotFound        2: there is no such candidate
+    └── CandidateError               1: the candidate is at fault; `status` names how
+        ├── CompileError             1: compile_error
+        ├── ContractError            1: wrong (no ModelNew, wrong constructor, wrong output form)
+        ├── CandidateCrash           1: crash (raised, died by a signal)
+        ├── CandidateTimeout         1: timeout
+        └── UnsupportedError         1: unsupported (needs hardware or a tool that is missing here)
+
+A message names the value received, what is accepted, and, where there is one, the next command.
+"""
+
+from __future__ import annotations
+
+
+class KernelproofError(Exception):
+    """Base of all errors; ``exit_code`` is the command line's answer to it."""
+
+    exit_code = 3
+
+
+class UsageError(KernelproofError):
+    """The request cannot be carried out as written."""
+
+    exit_code = 2
+
+
+class ProblemError(UsageError):
+    """The problem file cannot be read, or its reference does not run."""
+
+
+class CandidateNotFound(UsageError):
+    """The candidate's path does not exist."""
+
+
+class CandidateError(KernelproofError):
+    """The candidate is at fault. ``status`` is the word that the record holds.
+
+    ``detail`` is longer text for the reader (compiler lines, a traceback in the candidate's own
+    files); it may be empty.
+    """
+
+    exit_code = 1
+    status = "wrong"
+
+    def __init__(self, message: str, detail: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.detail = detail
+
+
+class CompileError(CandidateError):
+    """The candidate's sources do not compile; ``detail`` has the compiler's own lines."""
+
+    status = "compile_error"
+
+
+class ContractError(CandidateError):
+    """The candidate lacks what every candidate must have, such as ``ModelNew``."""
+
+    status = "wrong"
+
+
+class CandidateCrash(CandidateError):
+    """The candidate raised, or its process died."""
+
+    status = "crash"
+
+
+class CandidateTimeout(CandidateError):
+    """The candidate did not answer within the stage's time limit."""
+
+    status = "timeout"
+
+
+class UnsupportedError(CandidateError):
+    """The candidate needs hardware or a tool that this machine does not have."""
+
+    status = "unsupported"
