@@ -1,8 +1,8 @@
 """Every error that kernelproof raises on purpose.
 
-    KernelproofError                 exit code 3: a fault of kernelproof itself, unless a subclass says otherwise
+    KernelproofError                 exit code 3: a fault of kernelproof itself
     ├── UsageError                   2: the request cannot be carried out as written
-    │   ├── ProblemError             2: the problem file cannot be read, or its reference does not run
+    │   ├── ProblemError             2: the problem cannot be read, or its reference fails
     │   └── CandidateNotFound        2: there is no such candidate
     └── CandidateError               1: the candidate is at fault; `status` names how
         ├── CompileError             1: compile_error

@@ -11,7 +11,6 @@ import contextlib
 import fcntl
 import functools
 import hashlib
-import os
 import platform
 import shutil
 import subprocess
@@ -39,7 +38,7 @@ def content_key(*parts: object) -> str:
     return digest.hexdigest()[:32]
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def compiler_identity(compiler: str) -> str:
     """First line of ``compiler --version``, or "missing" where it cannot be run."""
     try:
@@ -89,7 +88,7 @@ def cached(key: str, fill: Callable[[Path], None]) -> tuple[Path, bool]:
         temporary = Path(tempfile.mkdtemp(prefix=f".{key}-", dir=build_root()))
         try:
             fill(temporary)
-            os.rename(temporary, final)
+            temporary.rename(final)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise

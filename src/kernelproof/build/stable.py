@@ -7,18 +7,19 @@ depend on the Python version.
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from kernelproof.build.cache import cached, compiler_identity, content_key, cpu_identity
-from kernelproof.errors import CompileError, UnsupportedError
-
-# The stable ABI is versioned by 0xMMmmpp00000000; 2.10 is the first with TORCH_BOX and typed
-# data pointers. A library built for it loads in every later torch.
-_TARGET = "-DTORCH_TARGET_VERSION=0x020a000000000000"
+from kernelproof.build.compiler import (
+    find_cxx,
+    find_nvcc,
+    run_compiler,
+    source_parts,
+    source_paths,
+)
+from kernelproof.errors import UnsupportedError
 
 
 def torch_op(
@@ -49,7 +50,7 @@ def torch_op(
     library = compile_library(
         namespace, sources, cflags=cflags, cuda_flags=cuda_flags, ldflags=ldflags, arch=arch
     )
-    torch.ops.load_library(str(library))
+    torch.ops.load_library(str(library))  # type: ignore[no-untyped-call]
     return getattr(torch.ops, namespace)
 
 
@@ -69,17 +70,15 @@ def compile_library(
     import torch
     from torch.utils.cpp_extension import include_paths, library_paths
 
-    paths = [Path(source).resolve() for source in sources]
-    for path in paths:
-        if not path.is_file():
-            raise CompileError(f"source {path} does not exist; give paths of .cpp or .cu files")
+    paths = source_paths(sources)
     cuda_paths = [path for path in paths if path.suffix == ".cu"]
-    compiler = _find_cxx()
-    nvcc = _find_nvcc(cuda_paths[0]) if cuda_paths else ""
+    compiler = find_cxx()
+    nvcc = find_nvcc(cuda_paths[0].name) if cuda_paths else ""
     target = (arch or _present_arch(cuda_paths[0])) if cuda_paths else ""
 
-    cxx = ["-O3", "-march=native", "-fopenmp", "-std=c++17", "-fPIC", _TARGET, *cflags]
-    nv = ["-O3", "-std=c++17", "-Xcompiler", "-fPIC", "-DUSE_CUDA", "-lineinfo", _TARGET]
+    abi = _target_version(torch.__version__)
+    cxx = ["-O3", "-march=native", "-fopenmp", "-std=c++17", "-fPIC", abi, *cflags]
+    nv = ["-O3", "-std=c++17", "-Xcompiler", "-fPIC", "-DUSE_CUDA", "-lineinfo", abi]
     if cuda_paths:
         number = target.removeprefix("sm_")
         nv += [f"-gencode=arch=compute_{number},code=sm_{number}", *cuda_flags]
@@ -88,11 +87,10 @@ def compile_library(
     link = [f"-L{path}" for path in library_paths()]
     link += ["-ltorch_cpu", "-lc10", "-fopenmp", *ldflags]
 
-    headers = sorted({h for p in paths for h in (*p.parent.glob("*.h"), *p.parent.glob("*.cuh"))})
     key = content_key(
         "stable", name, torch.__version__, compiler_identity(compiler), cpu_identity(),
         compiler_identity(nvcc) if nvcc else "", target, cxx, nv if nvcc else "", link,
-        *(part for path in (*paths, *headers) for part in (path.name, path.read_bytes())),
+        *source_parts(paths),
     )  # fmt: skip
 
     def fill(folder: Path) -> None:
@@ -103,34 +101,23 @@ def compile_library(
                 command = [nvcc, *nv, *includes, "-c", str(path), "-o", str(obj)]
             else:
                 command = [compiler, *cxx, *includes, "-c", str(path), "-o", str(obj)]
-            _run(command, path)
+            run_compiler(command, path)
             objects.append(str(obj))
         if cuda_paths:
             link.extend(["-L" + str(Path(nvcc).resolve().parent.parent / "lib64"), "-lcudart"])
-        _run([compiler, "-shared", *objects, *link, "-o", str(folder / f"{name}.so")], paths[0])
+        run_compiler(
+            [compiler, "-shared", *objects, *link, "-o", str(folder / f"{name}.so")], paths[0]
+        )
 
     folder, _ = cached(key, fill)
     return folder / f"{name}.so"
 
 
-def _find_cxx() -> str:
-    for name in ("g++", "c++", "clang++"):
-        found = shutil.which(name)
-        if found:
-            return found
-    raise UnsupportedError("no C++ compiler on the PATH (looked for g++, c++, clang++); install g++")
-
-
-def _find_nvcc(source: Path) -> str:
-    found = shutil.which("nvcc")
-    if not found and Path("/usr/local/cuda/bin/nvcc").is_file():
-        found = "/usr/local/cuda/bin/nvcc"
-    if not found:
-        raise UnsupportedError(
-            f"{source.name} needs nvcc (the CUDA toolkit), which is not on the PATH; "
-            "kernelproof.cuda.Kernel compiles CUDA without it"
-        )
-    return found
+def _target_version(version: str) -> str:
+    """The stable ABI's version macro: 2.10, the first with TORCH_BOX and typed data pointers and
+    loadable in every later torch, or 2.9 where that is what is installed."""
+    old = tuple(int(part) for part in version.split(".")[:2]) < (2, 10)
+    return f"-DTORCH_TARGET_VERSION=0x02{9 if old else 10:02x}000000000000"
 
 
 def _present_arch(source: Path) -> str:
@@ -143,10 +130,3 @@ def _present_arch(source: Path) -> str:
         )
     major, minor = torch.cuda.get_device_capability()
     return f"sm_{major}{minor}"
-
-
-def _run(command: list[str], source: Path) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        log = (done.stderr + done.stdout).strip()
-        raise CompileError(f"{source.name} does not compile ({Path(command[0]).name})", log)

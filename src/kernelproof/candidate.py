@@ -1,0 +1,104 @@
+"""Stage 2: find a candidate, its language and its content hash. Nothing of it is run here."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+
+from kernelproof.errors import CandidateNotFound
+from kernelproof.types import Candidate
+
+_SOURCE_SUFFIXES = {".py", ".cu", ".cuh", ".cpp", ".cc", ".c", ".h", ".hpp", ".inc"}
+_ENTRY_NAMES = ("candidate.py", "model_new.py", "solution.py", "__init__.py")
+
+# First match wins, so the more telling marks stand first.
+_LANGUAGE_MARKS = (
+    ("triton", r"^\s*(import triton|from triton)"),
+    ("cuda-nvrtc", r"kernelproof\.cuda|kernelproof import .*\bcuda\b"),
+    ("cuda-inline", r"cuda_sources\s*="),
+    ("cpp-stable", r"\btorch_op\s*\("),
+    ("cpp-c", r"\bc_library\s*\("),
+    ("cpp-inline", r"\bload_inline\s*\(|cpp_extension"),
+)
+
+
+def load(where: str | Path) -> Candidate:
+    """The candidate at ``where``: a Python file, or a folder with one of `candidate.py`,
+    `model_new.py`, `solution.py`, or a single Python file, and its sources.
+
+    Raises:
+        CandidateNotFound: nothing there, or a folder without such a module.
+    """
+    path = Path(where).expanduser()
+    if not path.exists():
+        raise CandidateNotFound(
+            f"no candidate {str(where)!r}: give a .py file with class ModelNew, "
+            "or a folder that holds one"
+        )
+    path = path.resolve()
+    if path.is_dir():
+        entry, name, sources = _folder_entry(path), path.name, _folder_sources(path)
+        folder = path
+    else:
+        entry, name, sources = path, path.stem, _file_sources(path)
+        folder = path.parent
+    digest = hashlib.sha256()
+    for source in sources:
+        data = source.read_bytes()
+        digest.update(f"{source.relative_to(folder)}\0{len(data)}\0".encode())
+        digest.update(data)
+    return Candidate(
+        name=name,
+        path=str(entry),
+        folder=str(folder),
+        language=_language(entry, sources),
+        digest=digest.hexdigest()[:32],
+        sources=tuple(str(source.relative_to(folder)) for source in sources),
+    )
+
+
+def _folder_entry(folder: Path) -> Path:
+    for name in _ENTRY_NAMES:
+        if (folder / name).is_file():
+            return folder / name
+    modules = sorted(folder.glob("*.py"))
+    if len(modules) == 1:
+        return modules[0]
+    raise CandidateNotFound(
+        f"{folder} holds {len(modules)} Python files; name the one with ModelNew `candidate.py`"
+    )
+
+
+def _folder_sources(folder: Path) -> list[Path]:
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if path.suffix in _SOURCE_SUFFIXES and "__pycache__" not in path.parts
+    )
+
+
+def _file_sources(path: Path) -> list[Path]:
+    """The file, and the sources beside it that it, or a source that it names, mentions."""
+    beside = {p.name: p for p in path.parent.iterdir() if p.suffix in _SOURCE_SUFFIXES}
+    found = {path}
+    queue = [path]
+    while queue:
+        text = queue.pop().read_text(errors="replace")
+        for name, other in beside.items():
+            mentioned = name if other.suffix != ".py" else rf"(from|import)\s+\S*{other.stem}\b"
+            pattern = re.escape(mentioned) if other.suffix != ".py" else mentioned
+            if other not in found and re.search(pattern, text):
+                found.add(other)
+                queue.append(other)
+    return sorted(found)
+
+
+def _language(entry: Path, sources: list[Path]) -> str:
+    text = entry.read_text(errors="replace")
+    for language, mark in _LANGUAGE_MARKS:
+        if re.search(mark, text, re.MULTILINE):
+            if language == "cpp-stable" and any(p.suffix == ".cu" for p in sources):
+                return "cuda-stable"
+            return language
+    return "pytorch"

@@ -1,0 +1,123 @@
+"""The only place where a tolerance is computed.
+
+The proof verdict compares a candidate's error against the float64 truth with the error that an
+honest computation in the same precision makes. Per row of the last axis, and over the whole
+tensor, the allowance is the largest of
+
+    the reference's own error in the working precision,
+    the oracle's response to a one-ulp perturbation of the inputs (their conditioning),
+    the unit roundoff of the output's dtype times the size of the truth,
+
+all as root mean squares, and a candidate passes while its error is at most ``LIMIT`` times that.
+A row in which the reference happens to be lucky also gets the reference's typical relative error,
+so that luck of the reference never fails a candidate.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import torch
+
+# Over 45 kernels on 8 problems, honest ones (serial, pairwise and split sums, fp64 accumulation,
+# FMA, 3xTF32, online softmax, chunked recurrences) stayed at or below 9 and arithmetically wrong
+# ones at or above 15.
+LIMIT = 12.0
+
+# KernelBench's published tolerances, by dtype of the output.
+_COMPAT: dict[torch.dtype, float] = {
+    torch.float16: 1e-2,
+    torch.bfloat16: 1e-2,
+}
+_COMPAT_DEFAULT = 1e-4
+
+
+def compat_tolerance(
+    dtype: torch.dtype, atol: float | None, rtol: float | None
+) -> tuple[float, float]:
+    """(atol, rtol) of the compat verdict: the problem's own, else KernelBench's for ``dtype``."""
+    default = _COMPAT.get(dtype, _COMPAT_DEFAULT)
+    return (default if atol is None else atol, default if rtol is None else rtol)
+
+
+def unit_roundoff(dtype: torch.dtype) -> float:
+    """Largest relative error of rounding to ``dtype``: half its machine epsilon."""
+    return float(torch.finfo(dtype).eps) / 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Excess:
+    """A candidate's error over the allowance: 1 means as large as an honest computation's.
+
+    ``worst_row`` indexes the rows of `rows_of`.
+    """
+
+    rows: float
+    all: float
+    worst_row: int
+
+    def within(self) -> bool:
+        """Whether both are at most `LIMIT`; NaN is not."""
+        return self.rows <= LIMIT and self.all <= LIMIT
+
+
+def rows_of(x: torch.Tensor) -> torch.Tensor:
+    """``x`` as (rows, elements of the last axis); a 0-d tensor is one row of one."""
+    return x.reshape(-1, x.shape[-1]) if x.dim() > 0 and x.numel() else x.reshape(1, -1)
+
+
+def excess(
+    got: torch.Tensor,
+    truth: torch.Tensor,
+    reference: torch.Tensor,
+    response: torch.Tensor,
+    dtype: torch.dtype,
+) -> Excess:
+    """Error of ``got`` over what is allowed.
+
+    Args:
+        got: the candidate's output, float64, finite.
+        truth: the oracle's output, float64, same shape.
+        reference: the reference's output in the working precision, lifted to float64.
+        response: oracle(perturbed inputs) - truth.
+        dtype: the output's own dtype, for its unit roundoff.
+    """
+    if truth.numel() == 0:
+        return Excess(0.0, 0.0, 0)
+    error, own = _row_rms(got - truth), _row_rms(reference - truth)
+    size, moved = _row_rms(truth), _row_rms(response)
+    relative = _safe_ratio(own, size)
+    typical = math.sqrt(float(relative.square().mean()))
+    floor = unit_roundoff(dtype) * size
+    allowed = torch.stack((own, moved, floor, typical * size)).amax(dim=0)
+    per_row = _over(error, allowed)
+    whole_allowed = max(_rms(own), _rms(moved), _rms(floor))
+    whole = float(_over(torch.tensor(_rms(error)), torch.tensor(whole_allowed)))
+    worst = int(torch.nan_to_num(per_row, nan=math.inf).argmax())
+    return Excess(float(per_row[worst]), whole, worst)
+
+
+def _row_rms(x: torch.Tensor) -> torch.Tensor:
+    rows = rows_of(x).abs().to(torch.float64)
+    # Scaled by the largest element, so that squares neither overflow nor vanish.
+    top = rows.amax(dim=1, keepdim=True)
+    unit = torch.where(top > 0, top, torch.ones_like(top))
+    return (rows / unit).square().mean(dim=1).sqrt() * unit.squeeze(1)
+
+
+def _rms(x: torch.Tensor) -> float:
+    return math.sqrt(float(x.square().mean()))
+
+
+def _safe_ratio(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.where(b > 0, a / torch.where(b > 0, b, torch.ones_like(b)), torch.zeros_like(a))
+
+
+def _over(error: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
+    """error / allowed, with 0 / 0 = 0 and x / 0 = inf; NaN stays NaN."""
+    nothing = torch.zeros_like(error)
+    ratio = error / torch.where(allowed > 0, allowed, torch.ones_like(allowed))
+    exact = torch.where(error == 0, nothing, torch.full_like(error, math.inf))
+    exact = torch.where(error.isnan(), error, exact)
+    return torch.where(allowed > 0, ratio, exact)

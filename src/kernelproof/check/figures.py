@@ -1,0 +1,73 @@
+"""Error figures of one output, and the precision that an error looks like."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+
+from kernelproof.types import Figures
+
+
+def figures(got: torch.Tensor, truth: torch.Tensor, dtype: torch.dtype) -> Figures:
+    """Figures of ``got`` against ``truth`` (both float64, same shape); ``dtype`` is the output's
+    own, whose units in the last place ``max_ulp`` counts."""
+    if truth.numel() == 0:
+        return Figures(max_abs=0, mean_abs=0, rms=0, max_rel=0, max_ulp=0, effective_bits=math.inf)
+    error = (got - truth).abs()
+    size = truth.abs()
+    rms, rms_truth = _rms(error), _rms(size)
+    return Figures(
+        max_abs=float(error.amax()),
+        mean_abs=float(error.mean()),
+        rms=rms,
+        max_rel=float(torch.where(error == 0, 0.0, error / size).amax()),
+        max_ulp=float((error / _ulp(size, dtype)).amax()),
+        effective_bits=_bits(rms, rms_truth),
+    )
+
+
+def _rms(x: torch.Tensor) -> float:
+    return math.sqrt(float(x.square().mean()))
+
+
+def _bits(rms: float, rms_truth: float) -> float:
+    """-log2(rms error / rms truth)."""
+    if math.isnan(rms):
+        return math.nan
+    if rms == 0:
+        return math.inf
+    return math.log2(rms_truth / rms) if rms_truth > 0 and math.isfinite(rms) else -math.inf
+
+
+def _ulp(size: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Distance between neighbours of ``dtype`` at the magnitudes ``size`` (float64)."""
+    info = torch.finfo(dtype)
+    _, exponent = torch.frexp(size.clamp(min=float(info.tiny)))
+    return torch.ldexp(torch.full_like(size, float(info.eps)), exponent - 1)
+
+
+def looks_like(rms: float, levels: Mapping[str, float]) -> str:
+    """The precision whose error ``rms`` is nearest to, on a logarithmic scale.
+
+    Args:
+        rms: root mean square error of the candidate.
+        levels: precision name -> rms error of the reference computed in that precision. Levels
+            within a factor of two of each other cannot be told apart and are named together.
+    """
+    if not math.isfinite(rms):
+        return "no number"
+    known = {name: level for name, level in levels.items() if level > 0}
+    if rms == 0 or not known:
+        return "exact" if rms == 0 else ""
+    distance = {name: abs(math.log2(rms / level)) for name, level in known.items()}
+    best = min(distance, key=lambda name: distance[name])
+    if distance[best] > 4 and rms > max(known.values()):
+        return "wrong values"
+    if rms < min(known.values()):
+        # Better than every level, the working precision included.
+        best = min(known, key=lambda name: known[name])
+        return f"{best} or better"
+    alike = [n for n in known if abs(math.log2(known[n] / known[best])) <= 1]
+    return " or ".join(sorted(alike, key=lambda name: distance[name]))

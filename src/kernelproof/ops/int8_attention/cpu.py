@@ -1,0 +1,88 @@
+"""CPU launcher, and the kernel as a kernelproof candidate."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from kernelproof.build.c_library import c_library
+from kernelproof.ops.int8_attention.contract import check
+
+
+@functools.cache
+def _function() -> Any:
+    # Contraction to fused multiply-add is GCC's default for C++, but not every compiler's.
+    library = c_library([Path(__file__).parent / "kernel.cpp"], cflags=["-ffp-contract=fast"])
+    function = library.kernelproof_int8_attention
+    function.argtypes = [ctypes.c_void_p] * 7 + [ctypes.c_int64] * 16 + [ctypes.c_double]
+    function.restype = ctypes.c_int
+    return function
+
+
+def launch(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    q_scale: Tensor,
+    k_scale: Tensor,
+    v_scale: Tensor,
+    causal: bool,
+    scale: float,
+) -> Tensor:
+    """`int8_attention` on CPU tensors; arguments and errors as there.
+
+    Raises MemoryError where the scratch memory (below 1 MB per thread up to D = 512) is refused.
+    """
+    check(q, k, v, q_scale, k_scale, v_scale)
+    out = torch.empty(q.shape, dtype=torch.float32)
+    if out.numel() == 0:
+        return out
+    if k.numel() == 0:
+        return out.zero_()
+    q, k, v = _unit(q), _unit(k), _unit(v)
+    batch, q_len, heads, dim = q.shape
+    kv_len, kv_heads = k.shape[1], k.shape[2]
+    failed = _function()(
+        q.data_ptr(), k.data_ptr(), v.data_ptr(),
+        q_scale.contiguous().data_ptr(),
+        k_scale.contiguous().data_ptr(),
+        v_scale.contiguous().data_ptr(),
+        out.data_ptr(),
+        batch, q_len, kv_len, heads, kv_heads, dim,
+        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3],
+        causal, scale,
+    )  # fmt: skip
+    if failed:
+        raise MemoryError(f"no scratch memory for int8_attention with a head dimension of {dim}")
+    return out
+
+
+def _unit(x: Tensor) -> Tensor:
+    """``x``, or a copy of it where neighbours in the head dimension are not neighbours in memory."""
+    return x if x.stride(3) == 1 or x.shape[3] == 1 else x.contiguous()
+
+
+class ModelNew(nn.Module):
+    """The problem's ``Model`` on the CPU kernel."""
+
+    def __init__(self, causal: bool = True) -> None:
+        super().__init__()
+        self.causal = causal
+
+    def forward(
+        self,
+        q_q: Tensor,
+        k_q: Tensor,
+        v_q: Tensor,
+        q_scale: Tensor,
+        k_scale: Tensor,
+        v_scale: Tensor,
+    ) -> Tensor:
+        scale = 1 / math.sqrt(max(q_q.shape[3], 1))
+        return launch(q_q, k_q, v_q, q_scale, k_scale, v_scale, self.causal, scale)

@@ -1,0 +1,154 @@
+"""Stage 1: load a reference module and name its cases.
+
+A problem is one Python module in KernelBench's form: ``class Model(nn.Module)``, ``get_inputs()``
+and optionally ``get_init_inputs()``. Optional names add what that form lacks:
+
+    CASES       name -> keyword arguments for ``get_inputs`` (and, for those that it also takes, for
+                ``get_init_inputs``); the first case is the one that is timed
+    TOLERANCE   {"atol": ..., "rtol": ...} of the compat verdict
+    BASELINES   name -> function of ``forward``'s arguments, or a Module class with Model's
+                constructor
+    MISTAKES    message -> function of ``forward``'s arguments: known slips; a failing candidate
+                that agrees with one is told its message
+    FLOPS, BYTES  a number, or a function of a case's keyword arguments, for the default case
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import inspect
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from kernelproof.errors import ProblemError
+from kernelproof.importing import import_file
+from kernelproof.types import Case, Problem
+
+
+@dataclasses.dataclass(frozen=True)
+class Reference:
+    """A loaded problem: the value of stage 1 together with its live module."""
+
+    problem: Problem
+    module: ModuleType
+
+    def init_args(self, case: Case) -> tuple[list[Any], dict[str, Any]]:
+        """Positional and keyword arguments of ``Model`` for ``case``."""
+        make = getattr(self.module, "get_init_inputs", None)
+        made = make(**_accepted(make, case.sizes)) if make is not None else []
+        # KernelBench allows [args, kwargs] as well as a plain list.
+        if (
+            isinstance(made, (list, tuple))
+            and len(made) == 2
+            and isinstance(made[0], (list, tuple))
+            and isinstance(made[1], dict)
+        ):
+            return list(made[0]), dict(made[1])
+        if isinstance(made, dict):
+            return [], dict(made)
+        return list(made), {}
+
+    def inputs(self, case: Case) -> list[Any]:
+        """Fresh inputs for ``case``; the caller has seeded torch."""
+        return list(self.module.get_inputs(**case.sizes))
+
+    def count(self, name: str, case: Case) -> float | None:
+        """``FLOPS`` or ``BYTES`` of ``case``, or None where the problem gives none."""
+        value = getattr(self.module, name, None)
+        if value is None:
+            return None
+        if callable(value):
+            return float(value(**_accepted(value, case.sizes)))
+        return float(value) if case == self.problem.cases[0] else None
+
+
+def load(where: str | Path) -> Reference:
+    """Load a problem by path, or by the name of a file in ``problems/`` or of a shipped operator.
+
+    Raises:
+        ProblemError: there is no such problem, it does not import, or it lacks ``Model`` or
+            ``get_inputs``; the message names the file and what is missing.
+    """
+    path = find(where)
+    module = _import(path)
+    model = getattr(module, "Model", None)
+    if not inspect.isclass(model):
+        raise ProblemError(f"{path} has no class `Model`; a problem needs Model and get_inputs")
+    if not callable(getattr(module, "get_inputs", None)):
+        raise ProblemError(f"{path} has no function `get_inputs`; a problem needs it")
+    tolerance = getattr(module, "TOLERANCE", None) or {}
+    name = path.parent.name if path.name == "problem.py" else path.stem
+    problem = Problem(
+        name=name,
+        path=str(path),
+        digest=hashlib.sha256(path.read_bytes()).hexdigest()[:32],
+        cases=_cases(path, module),
+        atol=tolerance.get("atol"),
+        rtol=tolerance.get("rtol"),
+        baselines=tuple(getattr(module, "BASELINES", {})),
+        doc=inspect.cleandoc(module.__doc__ or ""),
+    )
+    return Reference(problem, module)
+
+
+def find(where: str | Path) -> Path:
+    """The file of the problem ``where``. Raises ProblemError that lists what there is."""
+    path = Path(where).expanduser()
+    if path.is_dir() and (path / "problem.py").is_file():
+        path = path / "problem.py"
+    if path.is_file():
+        return path.resolve()
+    known = known_problems()
+    if str(where) in known:
+        return known[str(where)]
+    raise ProblemError(
+        f"no problem {str(where)!r}: neither a file nor one of {', '.join(sorted(known))}"
+    )
+
+
+@functools.cache
+def known_problems() -> dict[str, Path]:
+    """Name -> file of every problem that comes with kernelproof."""
+    package = Path(__file__).parent
+    found = {p.parent.name: p for p in package.glob("ops/[!_]*/problem.py")}
+    # In a wheel the problems lie inside the package, in a checkout beside `src`.
+    for folder in (package / "problems", package.parents[1] / "problems"):
+        found |= {p.stem: p for p in folder.glob("[!_]*.py")}
+    return found
+
+
+def shipped_operators() -> dict[str, Path]:
+    """Name -> folder of every shipped operator, found by listing ``ops/``."""
+    return {
+        p.parent.name: p.parent for p in sorted(Path(__file__).parent.glob("ops/[!_]*/problem.py"))
+    }
+
+
+def _cases(path: Path, module: ModuleType) -> tuple[Case, ...]:
+    declared = getattr(module, "CASES", None)
+    if not declared:
+        return (Case(name="default"),)
+    if not isinstance(declared, dict) or not all(isinstance(v, dict) for v in declared.values()):
+        raise ProblemError(f"{path}: CASES must be a dict of name -> dict of keyword arguments")
+    return tuple(Case(name=str(name), sizes=sizes) for name, sizes in declared.items())
+
+
+def _import(path: Path) -> ModuleType:
+    try:
+        return import_file(path, "problem")
+    except Exception as error:
+        last = traceback.format_exception_only(type(error), error)[-1].strip()
+        raise ProblemError(f"{path} does not import: {last}") from error
+
+
+def _accepted(function: Callable[..., Any], sizes: dict[str, Any]) -> dict[str, Any]:
+    parameters = inspect.signature(function).parameters.values()
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return dict(sizes)
+    names = {p.name for p in parameters}
+    return {key: value for key, value in sizes.items() if key in names}

@@ -1,0 +1,256 @@
+"""The values that stages hand to each other, in the order in which they arise.
+
+    Problem -> Candidate -> Build -> Verdict -> Timing -> Environment -> Record
+
+All are frozen pydantic models made of plain data, so that each can be stored, sent to another
+process and compared. Times are in seconds, sizes in bytes. No module but this one and `errors` is
+shared between stages.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, model_validator
+
+Status = Literal["pass", "wrong", "cheat", "compile_error", "crash", "timeout", "unsupported"]
+Outcome = Literal["pass", "fail", "note", "skip"]
+Evidence = Literal["device", "emulated", "interpreted", "compiled", "cpu", "none"]
+Comparison = Literal["FASTER", "SAME", "SLOWER", "UNCLEAR"]
+
+
+def _parse_real(value: Any) -> Any:
+    return float(value) if isinstance(value, str) else value
+
+
+def _dump_real(value: float) -> float | str:
+    return value if math.isfinite(value) else repr(value)
+
+
+# JSON has no NaN and no infinity; both do occur in error figures, and they must survive a record.
+Real = Annotated[float, BeforeValidator(_parse_real), PlainSerializer(_dump_real, when_used="json")]
+
+
+class Frozen(BaseModel):
+    """Base of all values: immutable, and unknown fields are an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Case(Frozen):
+    """One named set of keyword arguments of the problem's ``get_inputs``."""
+
+    name: str
+    sizes: dict[str, Any] = {}
+
+
+class Problem(Frozen):
+    """A reference module on disk. ``digest`` is the hash of its source."""
+
+    name: str
+    path: str
+    digest: str
+    cases: tuple[Case, ...]
+    atol: float | None = None
+    rtol: float | None = None
+    baselines: tuple[str, ...] = ()
+    doc: str = ""
+
+
+class Candidate(Frozen):
+    """A candidate on disk. ``digest`` covers every source in ``sources`` (relative names)."""
+
+    name: str
+    path: str
+    folder: str
+    language: str
+    digest: str
+    sources: tuple[str, ...]
+
+
+class Build(Frozen):
+    """What came of importing and constructing the candidate."""
+
+    status: Status
+    seconds: float
+    message: str = ""
+    detail: str = ""
+    weights: str = ""
+    log: str = ""
+
+
+class Figures(Frozen):
+    """Error of one output against the float64 oracle.
+
+    ``max_abs``, ``mean_abs``, ``rms``: absolute, in the output's own units. ``max_rel``: largest
+    error over the magnitude of its truth. ``max_ulp``: largest error in units in the last place of
+    the output's dtype. ``effective_bits``: -log2(rms error / rms truth); 24 is perfect fp32.
+    """
+
+    max_abs: Real
+    mean_abs: Real
+    rms: Real
+    max_rel: Real
+    max_ulp: Real
+    effective_bits: Real
+
+
+class OutputVerdict(Frozen):
+    """Judgement of one output tensor in one run."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    passed: bool
+    compat: bool
+    figures: Figures | None = None
+    reference: Figures | None = None
+    ratio_rows: Real = 0.0
+    ratio_all: Real = 0.0
+    looks_like: str = ""
+    wrong: int = 0
+    worst_index: tuple[int, ...] = ()
+    worst_got: Real = 0.0
+    worst_expected: Real = 0.0
+    message: str = ""
+
+
+class Check(Frozen):
+    """Outcome of one guard or property; ``note`` informs and never fails a candidate."""
+
+    name: str
+    outcome: Outcome
+    message: str = ""
+
+
+class Run(Frozen):
+    """One case under one seed."""
+
+    case: str
+    seed: int
+    status: Status
+    outputs: tuple[OutputVerdict, ...] = ()
+    message: str = ""
+
+
+class Verdict(Frozen):
+    """Is it the same function? ``proof`` and ``compat`` are the two verdicts of docs/verdict.md."""
+
+    status: Status
+    proof: bool
+    compat: bool
+    evidence: Evidence
+    device: str
+    limit: float
+    message: str = ""
+    detail: str = ""
+    runs: tuple[Run, ...] = ()
+    checks: tuple[Check, ...] = ()
+    looks_like: str = ""
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    @model_validator(mode="after")
+    def _pass_means_proof(self) -> Verdict:
+        if (self.status == "pass") != self.proof:
+            raise ValueError(f"status {self.status!r} does not go with proof={self.proof}")
+        return self
+
+
+class Series(Frozen):
+    """Samples of one clock of one contestant, in seconds per call; the interval holds 95 %."""
+
+    samples: tuple[float, ...]
+    rounds: tuple[int, ...]
+    median: float
+    low: float
+    high: float
+
+
+class Contestant(Frozen):
+    """One thing that was timed. ``device`` is the device time inside a CUDA graph, or on a CPU the
+    same as ``host``; ``host`` the time per call as Python sees it. ``problem`` says why there is
+    no time where there is none."""
+
+    name: str
+    host: Series | None = None
+    device: Series | None = None
+    first_call: float | None = None
+    problem: str = ""
+
+
+class Ratio(Frozen):
+    """Baseline time over candidate time (above 1: the candidate is faster), 95 % interval."""
+
+    baseline: str
+    clock: Literal["device", "host"]
+    ratio: float
+    low: float
+    high: float
+    answer: Comparison
+
+
+class Timing(Frozen):
+    """Times of the candidate and its baselines on one case, measured in one interleaved run."""
+
+    case: str
+    device: str
+    threads: int
+    candidate: Contestant
+    baselines: tuple[Contestant, ...]
+    floor: Contestant | None
+    ratios: tuple[Ratio, ...]
+    flops: float | None = None
+    bytes: float | None = None
+    seconds: float = 0.0
+    notes: tuple[str, ...] = ()
+
+
+class Environment(Frozen):
+    """The machine and software a record was made with."""
+
+    kernelproof: str
+    commit: str
+    python: str
+    torch: str
+    platform: str
+    cpu: str
+    cores: int
+    threads: int
+    compiler: str
+    gpu: str = ""
+    gpu_driver: str = ""
+    cuda: str = ""
+    capability: str = ""
+    sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    versions: dict[str, str] = {}
+
+
+class Record(Frozen):
+    """One judgement, complete. Cannot hold a timing without a passing verdict."""
+
+    id: str
+    created: datetime.datetime
+    problem: Problem
+    candidate: Candidate
+    build: Build
+    verdict: Verdict
+    timing: Timing | None = None
+    environment: Environment
+    seeds: tuple[int, ...] = ()
+
+    @model_validator(mode="after")
+    def _no_time_without_proof(self) -> Record:
+        if self.timing is not None and self.verdict.status != "pass":
+            raise ValueError(
+                f"a record of status {self.verdict.status!r} cannot hold a timing: "
+                "only a candidate that passed is timed"
+            )
+        return self
+
+    @property
+    def status(self) -> Status:
+        return self.verdict.status

@@ -1,0 +1,339 @@
+"""What runs inside a worker: load a module, call it, time it, and answer with outputs and facts.
+
+Requests (see `client.Worker.ask`):
+
+    load     import the file, construct the module, take over weights
+    call     run forward once or more on given inputs; returns outputs and what was seen on the way
+    prepare  keep inputs for timing, make the first call, capture a CUDA graph where there is one
+    sample   time calls; returns raw clock readings in seconds per call
+
+A worker never judges.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import pickle
+import socket
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from kernelproof.errors import CandidateError, CompileError, ContractError
+from kernelproof.importing import import_file
+from kernelproof.worker import wire
+from kernelproof.worker.sampling import Sampler
+
+
+def serve(sock: socket.socket) -> None:
+    """Answer requests on ``sock`` until it closes."""
+    host = Host()
+    while True:
+        try:
+            request, buffers = wire.receive(sock)
+        except wire.Closed:
+            return
+        payload = pickle.loads(bytes(buffers[0])) if buffers else None
+        out: list[bytes | memoryview] = []
+        try:
+            answer: Any = {"answer": wire.encode(host.handle(request, payload), out)}
+        except Exception as error:
+            answer, out = _described(error, request.get("path") or host.path), []
+        except SystemExit as error:
+            # A candidate that calls sys.exit has not answered; it must not end the worker quietly.
+            answer, out = _described(error, request.get("path") or host.path), []
+        wire.send(sock, answer, out)
+
+
+class Host:
+    """The loaded module and what is kept between requests."""
+
+    def __init__(self) -> None:
+        self.path = ""
+        self.device = "cpu"
+        self.module: Any = None
+        self.previous: list[Any] = []
+        self.sampler: Sampler | None = None
+
+    def handle(self, request: dict[str, Any], payload: Any) -> Any:
+        do = request["do"]
+        if do == "load":
+            return self.load(request, payload)
+        if do == "call":
+            return self.call(request, payload)
+        if do == "prepare":
+            return self.prepare(request, payload)
+        if do == "sample":
+            assert self.sampler is not None
+            return self.sampler.sample(request["clock"], int(request["calls"]))
+        raise ValueError(f"unknown request {do!r}")
+
+    def load(self, request: dict[str, Any], payload: Any) -> Any:
+        """Import, construct under the given seed, and take over the reference's weights."""
+        import torch
+
+        self.path = request["path"]
+        self.device = request["device"]
+        torch.set_num_threads(int(request["threads"]))
+        folder = request.get("folder") or str(Path(self.path).parent)
+        sys.path.insert(0, folder)
+        os.environ["KERNELPROOF_WORKER"] = "1"
+        _prepare_toolchain(request.get("language", "pytorch"))
+        started = time.perf_counter()
+        source = import_file(Path(self.path), request["kind"])
+        imported = time.perf_counter() - started
+        factory = _factory(source, request["attr"], self.path)
+        args, kwargs, seed, state = payload
+        torch.manual_seed(seed)
+        self.module, weights = _construct(factory, args, kwargs, state, self.device)
+        if request.get("wrap") == "compile":
+            self.module = torch.compile(self.module)
+        return {
+            "import_seconds": imported,
+            "construct_seconds": time.perf_counter() - started - imported,
+            "weights": weights,
+        }
+
+    def call(self, request: dict[str, Any], payload: Any) -> Any:
+        """Run ``repeats`` calls on the same inputs; the first is poisoned when asked for."""
+        import torch
+
+        runs = []
+        inputs, seed = payload
+        for index in range(int(request["repeats"])):
+            given = _to_device(inputs, self.device)
+            kept = [_clone(value) for value in given]
+            torch.manual_seed(seed)
+            poison = _poisoned_memory() if request["poison"] and index == 0 else _plain()
+            with torch.no_grad(), poison:
+                output = self.module(*given)
+                _synchronize(self.device)
+            leaves = list(_leaves(output))
+            runs.append(
+                {
+                    "output": output,
+                    "mutated": [
+                        i
+                        for i, (a, b) in enumerate(zip(kept, given, strict=True))
+                        if not _same(a, b)
+                    ],
+                    "views_input": _shared(leaves, list(_leaves(given))),
+                    "reused": _shared(leaves, self.previous),
+                }
+            )
+            # Held until the next call, so that a reused buffer is seen and not merely freed memory.
+            self.previous = leaves
+        return runs
+
+    def prepare(self, request: dict[str, Any], payload: Any) -> Any:
+        inputs = _to_device(payload, self.device)
+        self.sampler = Sampler(self.module, inputs, self.device)
+        return self.sampler.prepare(graph=bool(request["graph"]))
+
+
+def _prepare_toolchain(language: str) -> None:
+    """Refuse early what this machine cannot build, and make load_inline report user lines."""
+    from kernelproof.build import prepare
+
+    prepare(language)
+
+
+def _factory(source: Any, attr: str, path: str) -> Any:
+    """The class or function to judge. ``attr`` is a class name, or ``BASELINES:<name>``."""
+    if attr.startswith("BASELINES:"):
+        return source.BASELINES[attr.removeprefix("BASELINES:")]
+    found = getattr(source, attr, None)
+    if found is None:
+        names = [
+            n
+            for n, v in vars(source).items()
+            if inspect.isclass(v) and v.__module__ == source.__name__
+        ]
+        seen = f"; it defines {', '.join(names)}" if names else ""
+        raise ContractError(
+            f"{Path(path).name} has no class `{attr}`{seen}. A candidate is a module with "
+            f"`class {attr}(nn.Module)` whose constructor and forward take what Model's take"
+        )
+    return found
+
+
+def _construct(factory: Any, args: Any, kwargs: Any, state: Any, device: str) -> tuple[Any, str]:
+    import torch
+
+    if not (inspect.isclass(factory) and issubclass(factory, torch.nn.Module)):
+        if inspect.isclass(factory):
+            raise ContractError(f"`{factory.__name__}` is not a torch.nn.Module")
+        return _Function(factory), "a function: no weights"
+    module = factory(*args, **kwargs)
+    weights = _take_weights(module, state)
+    return module.to(device).eval(), weights
+
+
+class _Function:
+    """A baseline that is a plain function of forward's arguments."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+
+    def __call__(self, *args: Any) -> Any:
+        return self.function(*args)
+
+
+def _take_weights(module: Any, state: Any) -> str:
+    """Load the reference's weights; returns how they matched."""
+    import torch
+
+    mine = module.state_dict()
+    if not state:
+        return "the reference has no weights"
+    with contextlib.suppress(RuntimeError):
+        module.load_state_dict(state, strict=True)
+        return "by name (strict)"
+    mine_list, state_list = list(mine.values()), list(state.values())
+    if [tuple(t.shape) for t in mine_list] == [tuple(t.shape) for t in state_list]:
+        with torch.no_grad():
+            for own, given in zip(mine_list, state_list, strict=True):
+                own.copy_(given)
+        return "by order and shape"
+    return f"same seed only: {len(mine_list)} tensors in state_dict, {len(state_list)} expected"
+
+
+def _to_device(value: Any, device: str) -> Any:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        # A copy even on the CPU: a candidate that writes into it must not harm the next run.
+        moved = value.to(device, copy=True) if device != "cpu" else _clone(value)
+        return moved
+    if isinstance(value, (list, tuple)):
+        return type(value)(_to_device(item, device) for item in value)
+    if isinstance(value, dict):
+        return {key: _to_device(item, device) for key, item in value.items()}
+    return value
+
+
+def _clone(value: Any) -> Any:
+    """A copy with the same strides."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        if value.is_contiguous() or value.layout is not torch.strided:
+            return value.clone()
+        copy = torch.empty_strided(
+            value.shape, value.stride(), dtype=value.dtype, device=value.device
+        )
+        return copy.copy_(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_clone(item) for item in value)
+    if isinstance(value, dict):
+        return {key: _clone(item) for key, item in value.items()}
+    return value
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Bitwise equality of two values; NaN equals NaN."""
+    import torch
+
+    if isinstance(a, torch.Tensor):
+        if not isinstance(b, torch.Tensor) or a.shape != b.shape or a.dtype != b.dtype:
+            return False
+        if a.is_floating_point() or a.is_complex():
+            return bool(((a == b) | ((a != a) & (b != b))).all())
+        return bool(torch.equal(a, b))
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
+    return bool(a == b)
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _leaves(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _leaves(item)
+
+
+def _shared(left: list[Any], right: list[Any]) -> list[list[int]]:
+    """Index pairs of tensors that share memory."""
+    pairs = []
+    for i, a in enumerate(left):
+        for j, b in enumerate(right):
+            with contextlib.suppress(RuntimeError, NotImplementedError):
+                storage = a.untyped_storage()
+                if storage.nbytes() and storage.data_ptr() == b.untyped_storage().data_ptr():
+                    pairs.append([i, j])
+    return pairs
+
+
+@contextlib.contextmanager
+def _poisoned_memory() -> Iterator[None]:
+    """Every `empty` is filled with NaN (integers: their maximum), in C++ as in Python."""
+    import torch
+
+    before = torch.are_deterministic_algorithms_enabled()
+    warn = torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
+    try:
+        with warnings.catch_warnings():
+            # Its warnings speak of determinism, which is not why the mode is on.
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=warn)
+
+
+@contextlib.contextmanager
+def _plain() -> Iterator[None]:
+    yield
+
+
+def _synchronize(device: str) -> None:
+    if device != "cpu":
+        import torch
+
+        torch.cuda.synchronize()
+
+
+def _described(error: BaseException, path: str) -> dict[str, Any]:
+    """An error as the parent reports it: status, one line, and the frames of the user's files."""
+    status = "crash"
+    detail = ""
+    message = f"{type(error).__name__}: {error}"
+    if isinstance(error, CandidateError):
+        status, message, detail = error.status, error.message, error.detail
+    elif isinstance(error, SyntaxError):
+        status = CompileError.status
+        message = f"{Path(error.filename or path).name}:{error.lineno}: {error.msg}"
+        detail = (error.text or "").rstrip()
+    elif isinstance(error, SystemExit):
+        message = f"the candidate called sys.exit({error.code!r})"
+    if not detail:
+        detail = _user_traceback(error, path)
+    return {"error": message, "status": status, "detail": detail}
+
+
+def _user_traceback(error: BaseException, path: str) -> str:
+    folder = str(Path(path).parent) if path else ""
+    frames = [
+        f
+        for f in traceback.extract_tb(error.__traceback__)
+        if folder and f.filename.startswith(folder)
+    ]
+    if not frames:
+        frames = traceback.extract_tb(error.__traceback__)[-1:]
+    lines = [f"{Path(f.filename).name}:{f.lineno}: in {f.name}: {f.line}" for f in frames]
+    return "\n".join([*lines, f"{type(error).__name__}: {error}"])

@@ -1,0 +1,162 @@
+"""Frames between parent and worker: a JSON header and raw buffers.
+
+A worker runs code that nobody trusts, so nothing that it sends is unpickled: values travel as JSON
+and tensor contents as bytes. The parent's own messages may carry pickles, which only the worker
+opens.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import socket
+import struct
+import time
+from collections.abc import Sequence
+from typing import Any
+
+_HEAD = struct.Struct("<QI")  # length of the JSON text, number of buffers
+_SIZE = struct.Struct("<Q")
+_MAX_JSON = 1 << 28
+_CHUNK = 1 << 20
+
+
+class Closed(Exception):
+    """The other side is gone."""
+
+
+def send(sock: socket.socket, header: Any, buffers: Sequence[bytes | memoryview] = ()) -> None:
+    """Send one frame."""
+    text = json.dumps(header).encode()
+    sizes = b"".join(_SIZE.pack(len(b)) for b in buffers)
+    try:
+        sock.sendall(_HEAD.pack(len(text), len(buffers)) + sizes + text)
+        for buffer in buffers:
+            sock.sendall(buffer)
+    except (BrokenPipeError, ConnectionResetError) as error:
+        raise Closed from error
+
+
+def receive(sock: socket.socket, timeout: float | None = None) -> tuple[Any, list[bytearray]]:
+    """Receive one frame. ``timeout`` in seconds covers the whole frame.
+
+    Raises:
+        Closed: the other side has closed the connection.
+        TimeoutError: no whole frame within ``timeout``.
+        ValueError: what arrived is not a frame.
+    """
+    deadline = None if timeout is None else time.monotonic() + timeout
+    length, count = _HEAD.unpack(_exactly(sock, _HEAD.size, deadline))
+    if length > _MAX_JSON or count > 1 << 16:
+        raise ValueError("not a frame")
+    sizes = [_SIZE.unpack(_exactly(sock, _SIZE.size, deadline))[0] for _ in range(count)]
+    header = json.loads(bytes(_exactly(sock, length, deadline)))
+    return header, [_exactly(sock, size, deadline) for size in sizes]
+
+
+def _exactly(sock: socket.socket, size: int, deadline: float | None) -> bytearray:
+    data = bytearray(size)
+    view = memoryview(data)
+    got = 0
+    while got < size:
+        if deadline is not None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            sock.settimeout(left)
+        else:
+            sock.settimeout(None)
+        try:
+            n = sock.recv_into(view[got : got + _CHUNK])
+        except ConnectionResetError as error:
+            raise Closed from error
+        if n == 0:
+            raise Closed
+        got += n
+    sock.settimeout(None)
+    return data
+
+
+def encode(value: Any, buffers: list[bytes | memoryview]) -> Any:
+    """``value`` (a nest of tensors, numbers, text and None) as JSON; tensor bytes are appended to
+    ``buffers``. What does not fit is named by its type, for the parent to judge."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return _encode_tensor(value, buffers)
+    if value is None or isinstance(value, (bool, str)):
+        return {"k": "value", "v": value}
+    if isinstance(value, int):
+        return {"k": "int", "v": str(value)}
+    if isinstance(value, float):
+        return {"k": "float", "v": value if math.isfinite(value) else repr(value)}
+    if isinstance(value, (tuple, list)):
+        kind = "tuple" if isinstance(value, tuple) else "list"
+        return {"k": kind, "v": [encode(item, buffers) for item in value]}
+    if isinstance(value, dict):
+        return {"k": "dict", "v": [[str(key), encode(v, buffers)] for key, v in value.items()]}
+    return {"k": "other", "type": f"{type(value).__module__}.{type(value).__qualname__}"}
+
+
+def decode(data: Any, buffers: Sequence[bytearray]) -> Any:
+    """The value that `encode` described, tensors on the CPU. Raises ValueError on nonsense."""
+    kind = data.get("k") if isinstance(data, dict) else None
+    if kind == "tensor":
+        return _decode_tensor(data, buffers)
+    if kind == "value":
+        return data["v"]
+    if kind == "int":
+        return int(data["v"])
+    if kind == "float":
+        return float(data["v"])
+    if kind in ("tuple", "list"):
+        items = [decode(item, buffers) for item in data["v"]]
+        return tuple(items) if kind == "tuple" else items
+    if kind == "dict":
+        return {str(key): decode(item, buffers) for key, item in data["v"]}
+    if kind == "other":
+        return Foreign(str(data["type"]))
+    raise ValueError(f"not an encoded value: {data!r:.80}")
+
+
+class Foreign:
+    """Stands for an object that a worker returned and that is neither tensor nor plain value."""
+
+    def __init__(self, type_name: str) -> None:
+        self.type_name = type_name
+
+
+def _encode_tensor(value: Any, buffers: list[bytes | memoryview]) -> Any:
+    import torch
+
+    described = {
+        "k": "tensor",
+        "type": f"{type(value).__module__}.{type(value).__qualname__}",
+        "shape": [int(n) for n in torch.Tensor.size(value)],
+        "dtype": str(value.dtype).removeprefix("torch."),
+        "device": str(value.device),
+        "grad": bool(value.requires_grad),
+    }
+    if value.layout is not torch.strided or type(value) not in (torch.Tensor, torch.nn.Parameter):
+        return described
+    flat = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    raw = flat.view(torch.uint8).numpy() if flat.numel() else None
+    described["buffer"] = len(buffers)
+    buffers.append(memoryview(raw) if raw is not None else b"")  # type: ignore[arg-type]
+    return described
+
+
+def _decode_tensor(data: Any, buffers: Sequence[bytearray]) -> Any:
+    import torch
+
+    shape = [int(n) for n in data["shape"]]
+    dtype = getattr(torch, str(data["dtype"]), None)
+    if not isinstance(dtype, torch.dtype) or data.get("buffer") is None:
+        return Foreign(str(data["type"]))
+    raw = buffers[int(data["buffer"])]
+    numel = math.prod(shape)
+    if len(raw) != numel * dtype.itemsize or any(n < 0 for n in shape):
+        raise ValueError(f"a {dtype} tensor of shape {shape} does not have {len(raw)} bytes")
+    if numel == 0:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(raw, dtype=torch.uint8).view(dtype).reshape(shape)

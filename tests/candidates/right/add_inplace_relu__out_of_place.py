@@ -1,0 +1,11 @@
+"""A fresh result; unlike the reference, this leaves ``x`` as it was."""
+
+EXPECT = "pass"
+
+import torch
+import torch.nn as nn
+
+
+class ModelNew(nn.Module):
+    def forward(self, x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        return torch.relu(torch.add(x, z))

@@ -1,0 +1,25 @@
+#include <cstdint>
+#include <vector>
+
+// q, k: (B, S, H, I); v, gate, y: (B, S, H, J); all contiguous fp32.
+extern "C" void gated_recurrence(const float* q, const float* k, const float* v, const float* gate,
+                                 float* y, int64_t B, int64_t S, int64_t H, int64_t I, int64_t J) {
+#pragma omp parallel for
+  for (int64_t lane = 0; lane < B * H; ++lane) {
+    const int64_t b = lane / H, h = lane % H;
+    std::vector<float> state(I * J, 0.0f);
+    for (int64_t t = 0; t < S; ++t) {
+      const int64_t at = (b * S + t) * H + h;
+      const float *qt = q + at * I, *kt = k + at * I, *vt = v + at * J, *gt = gate + at * J;
+      float* yt = y + at * J;
+      for (int64_t j = 0; j < J; ++j) yt[j] = 0.0f;
+      for (int64_t i = 0; i < I; ++i) {
+        float* row = state.data() + i * J;
+        for (int64_t j = 0; j < J; ++j) {
+          row[j] = gt[j] * row[j] + kt[i] * vt[j];
+          yt[j] += qt[i] * row[j];
+        }
+      }
+    }
+  }
+}
