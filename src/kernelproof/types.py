@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import datetime
 import math
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, model_validator
@@ -19,6 +20,14 @@ Status = Literal["pass", "wrong", "cheat", "compile_error", "crash", "timeout", 
 Outcome = Literal["pass", "fail", "note", "skip"]
 Evidence = Literal["device", "emulated", "interpreted", "compiled", "cpu", "none"]
 Comparison = Literal["FASTER", "SAME", "SLOWER", "UNCLEAR"]
+
+
+# A stage reports (what it does, steps done, steps in all); whoever called decides what to show.
+Progress = Callable[[str, int, int], None]
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """A `Progress` that shows nothing."""
 
 
 def _parse_real(value: Any) -> Any:
@@ -39,11 +48,19 @@ class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+def _dump_sizes(sizes: dict[str, Any]) -> dict[str, Any]:
+    plain = (bool, int, float, str, list, tuple, dict, type(None))
+    return {key: v if isinstance(v, plain) else str(v) for key, v in sizes.items()}
+
+
 class Case(Frozen):
-    """One named set of keyword arguments of the problem's ``get_inputs``."""
+    """One named set of keyword arguments of the problem's ``get_inputs``.
+
+    In JSON, values that JSON lacks (a ``torch.dtype``) stand as text.
+    """
 
     name: str
-    sizes: dict[str, Any] = {}
+    sizes: Annotated[dict[str, Any], PlainSerializer(_dump_sizes, when_used="json")] = {}
 
 
 class Problem(Frozen):

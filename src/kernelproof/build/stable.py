@@ -50,7 +50,7 @@ def torch_op(
     library = compile_library(
         namespace, sources, cflags=cflags, cuda_flags=cuda_flags, ldflags=ldflags, arch=arch
     )
-    torch.ops.load_library(str(library))  # type: ignore[no-untyped-call]
+    torch.ops.load_library(str(library))
     return getattr(torch.ops, namespace)
 
 

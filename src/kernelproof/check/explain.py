@@ -36,7 +36,8 @@ def _unwritten(got: torch.Tensor, bad: torch.Tensor) -> str:
 
 
 def _where(mask: torch.Tensor) -> str:
-    """The text " (only axis 1 index 3..7)" when the marked elements fill few indices of one axis, else ""."""
+    """Text such as " (only axis 1 index 3..7)" when the marked elements fill few indices of one
+    axis, else ""."""
     for axis in range(mask.dim()):
         others = [d for d in range(mask.dim()) if d != axis]
         hit = mask.any(dim=others) if others else mask

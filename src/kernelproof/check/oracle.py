@@ -33,8 +33,9 @@ _LIFTED: dict[torch.dtype, torch.dtype] = {
 # operands are what a lower precision rounds.
 _MATMULS = {
     "mm", "bmm", "addmm", "baddbmm", "addbmm", "addmv", "mv", "dot", "linear", "convolution",
-    "_convolution", "cudnn_convolution", "mkldnn_convolution", "_scaled_dot_product_flash_attention",
-    "_scaled_dot_product_efficient_attention", "_scaled_dot_product_flash_attention_for_cpu",
+    "_convolution", "cudnn_convolution", "mkldnn_convolution",
+    "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_flash_attention_for_cpu",
     "_scaled_dot_product_attention_math",
 }  # fmt: skip
 

@@ -7,18 +7,15 @@ functions without an underscore below them choose what to show; the HTML report 
 from __future__ import annotations
 
 import math
-import re
 import shlex
 import textwrap
-import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from kernelproof.report import units
 from kernelproof.types import (
     Check,
     Contestant,
-    Environment,
     OutputVerdict,
     Ratio,
     Record,
@@ -29,33 +26,14 @@ from kernelproof.types import (
 )
 
 WIDTH = 110
-MEANING = {
-    "pass": "computes the same function",
-    "wrong": "does not compute the same function",
-    "cheat": "does not do the work that it is credited for",
-    "compile_error": "does not compile",
-    "crash": "raised an exception or died",
-    "timeout": "did not answer in time",
-    "unsupported": "needs something that this machine does not have",
-}
-
+_YES = {True: "yes", False: "no"}
 _SHOWN_FAILURES = 3
 _SHOWN_LINES = 20
-_SUMMARY_HEAD = (
-    "problem",
-    "candidate",
-    "verdict",
-    "evidence",
-    "bits",
-    "like",
-    "proof",
-    "compat",
-    "time",
-    "vs eager",
-    "vs best other",
-)
+SUMMARY_HEAD = ["problem", "candidate", "verdict", "evidence", "bits", "like", "proof"]
+SUMMARY_HEAD += ["compat", "time", "vs eager", "best other"]
 _SUMMARY_ALIGN = "<<<<><><><<"
-_SUMMARY_ELASTIC = (0, 1, 10)
+_SUMMARY_ELASTIC = (0, 1, 5, 10)
+ERROR_COLUMNS = ["output", "of", *units.ERROR_HEAD, "like", "proof", "case"]
 
 
 def summary(records: Sequence[Record]) -> str:
@@ -66,34 +44,77 @@ def summary(records: Sequence[Record]) -> str:
     """
     if not records:
         return "no records"
-    rows = [list(_SUMMARY_HEAD), *(_summary_row(record) for record in records)]
+    rows = [SUMMARY_HEAD, *(summary_row(record) for record in records)]
     return "\n".join(units.table(rows, _SUMMARY_ALIGN, WIDTH, _SUMMARY_ELASTIC))
 
 
 def detail(record: Record) -> str:
     """All about one record: status, reason, verdicts, errors, checks, times, machine, next step."""
-    sections = (
-        _status_section,
-        _why_section,
-        _verdict_section,
-        _error_section,
-        _check_section,
-        _time_section,
-        _environment_section,
-        _next_section,
-    )
-    blocks = (list(section(record)) for section in sections)
-    return "\n\n".join("\n".join(block) for block in blocks if block)
+    sections = (_status, _why, _errors, _checks, _times)
+    blocks = ["\n".join(section(record)) for section in sections]
+    blocks.append(f"machine  {', '.join(units.environment_facts(record.environment))}")
+    blocks.append(f"next     {next_command(record)}")
+    return "\n\n".join(block for block in blocks if block)
 
 
 # What to show
 
 
-def output_ratio(output: OutputVerdict) -> float:
-    """The proof ratio that decides about one output: the larger one, NaN counting as largest."""
-    if math.isnan(output.ratio_rows) or math.isnan(output.ratio_all):
-        return math.nan
-    return max(output.ratio_rows, output.ratio_all)
+def summary_row(record: Record) -> list[str]:
+    """The cells under ``SUMMARY_HEAD``."""
+    verdict, timing = record.verdict, record.timing
+    row = [
+        units.one_line(record.problem.name),
+        units.one_line(record.candidate.name),
+        record.status,
+        verdict.evidence,
+        units.bits(fewest_bits(verdict)),
+        _short(verdict.looks_like) or units.MISSING,
+        units.proof(worst_ratio(verdict), verdict.limit),
+        _YES[verdict.compat] if verdict.runs else units.MISSING,
+    ]
+    if timing is None:
+        return [*row, units.MISSING, units.MISSING, units.MISSING]
+    best, taken = best_other(timing), main_series(timing.candidate, timing)
+    eager = " ".join(units.ratio_cells(ratio_to(timing, "eager", main_clock(timing)))).strip()
+    name = units.one_line(best.baseline).removeprefix("torch.") if best else ""
+    other = f"{units.ratio(best.ratio)} {name}" if best else ""
+    row += [units.seconds(taken.median if taken else None), eager, other]
+    return [cell or units.MISSING for cell in row]
+
+
+def status_facts(record: Record) -> str:
+    """On what the verdict rests and what it took."""
+    verdict, build = record.verdict, record.build
+    facts = [f"evidence {verdict.evidence}"]
+    facts += [f"on {units.one_line(verdict.device)}"] if verdict.device else []
+    facts += [units.many(len(verdict.runs), "run")] if verdict.runs else []
+    facts += [f"build {units.seconds(build.seconds)}"]
+    facts += [f"check {units.seconds(verdict.seconds)}"] if verdict.runs else []
+    facts += [f"weights {units.one_line(build.weights)}"] if build.weights else []
+    return ", ".join(facts)
+
+
+def verdict_line(record: Record) -> str:
+    """Both verdicts side by side, with the worst figures of all runs."""
+    verdict = record.verdict
+    if not verdict.runs:
+        return ""
+    ratio = worst_ratio(verdict)
+    proof = f"proof {_YES[verdict.proof]}"
+    if ratio is not None:
+        proof += f" (worst ratio {units.ratio(ratio)}, limit {units.ratio(verdict.limit)})"
+    like = f", looks like {units.one_line(verdict.looks_like)}" if verdict.looks_like else ""
+    bits = units.bits(fewest_bits(verdict))
+    return f"{proof}; compat {_YES[verdict.compat]}; effective bits {bits}{like}"
+
+
+def output_ratio(output: OutputVerdict) -> float | None:
+    """The proof ratio that decides about one output: the larger one, NaN counting as largest;
+    ``None`` where no errors were taken, as for a wrong shape."""
+    if output.figures is None:
+        return None
+    return _worst((output.ratio_rows, output.ratio_all))
 
 
 def worst_outputs(verdict: Verdict) -> list[tuple[Run, OutputVerdict]]:
@@ -109,18 +130,14 @@ def worst_outputs(verdict: Verdict) -> list[tuple[Run, OutputVerdict]]:
 
 def worst_ratio(verdict: Verdict) -> float | None:
     """The largest proof ratio of all runs, ``None`` where nothing was compared."""
-    ratios = [output_ratio(output) for run in verdict.runs for output in run.outputs]
-    return max(ratios, key=lambda value: math.inf if math.isnan(value) else value, default=None)
+    ratios = (output_ratio(output) for run in verdict.runs for output in run.outputs)
+    return _worst(ratio for ratio in ratios if ratio is not None)
 
 
 def fewest_bits(verdict: Verdict) -> float | None:
     """The lowest effective bits of all runs, ``None`` where nothing was compared."""
-    values = [
-        output.figures.effective_bits
-        for run in verdict.runs
-        for output in run.outputs
-        if output.figures is not None
-    ]
+    outputs = (output for run in verdict.runs for output in run.outputs)
+    values = [output.figures.effective_bits for output in outputs if output.figures]
     return min(values, key=lambda value: -math.inf if math.isnan(value) else value, default=None)
 
 
@@ -128,30 +145,63 @@ def failures(verdict: Verdict) -> list[tuple[Run, OutputVerdict | None]]:
     """Each failed output, worst first, then each failed run that has no failed output."""
     found = [(run, output) for run in verdict.runs for output in run.outputs if not output.passed]
     found.sort(key=lambda pair: _badness(pair[1]), reverse=True)
-    bare = [
-        run
-        for run in verdict.runs
-        if run.status != "pass" and all(output.passed for output in run.outputs)
-    ]
+    told = {id(run) for run, _ in found}
+    bare = (run for run in verdict.runs if run.status != "pass" and id(run) not in told)
     return [*found, *((run, None) for run in bare)]
 
 
-def output_lines(run: Run, output: OutputVerdict | None) -> list[str]:
-    """Where and how one output failed: case and seed, the worst element, the pattern."""
+def error_rows(verdict: Verdict) -> list[list[str]]:
+    """Rows under ``ERROR_COLUMNS``: two an output, the candidate's figures above those of the
+    reference, from the run in which the candidate did worst."""
+    rows = []
+    for run, output in worst_outputs(verdict):
+        if output.figures is None:
+            continue
+        ratio = units.proof(output_ratio(output), verdict.limit)
+        like = units.one_line(output.looks_like) or units.MISSING
+        name, place = units.one_line(output.name), f"{units.one_line(run.case)}, seed {run.seed}"
+        rows.append([name, "candidate", *units.error_cells(output.figures), like, ratio, place])
+        rows.append(["", "reference", *units.error_cells(output.reference), "", "", ""])
+    return rows
+
+
+def told_checks(verdict: Verdict) -> list[Check]:
+    """The checks to speak of: failed ones, then notes."""
+    told = (check for check in verdict.checks if check.outcome in ("fail", "note"))
+    return sorted(told, key=lambda check: check.outcome)
+
+
+def check_counts(verdict: Verdict) -> str:
+    """How many checks passed, failed and were skipped."""
+    words = {"pass": "passed", "fail": "failed", "skip": "skipped"}
+    counts = {o: sum(check.outcome == o for check in verdict.checks) for o in words}
+    return ", ".join(f"{units.count(n)} {words[o]}" for o, n in counts.items() if n)
+
+
+def failure_lines(record: Record) -> list[list[str]]:
+    """For each failure a line with its place and lines that say how it failed, without those that
+    ``reasons`` has already."""
+    told = "\n".join(units.one_line(reason) for reason in reasons(record))
+    every = (_failure(run, output) for run, output in failures(record.verdict))
+    return [[first, *(line for line in rest if line not in told)] for first, *rest in every]
+
+
+def _failure(run: Run, output: OutputVerdict | None) -> list[str]:
     where = f"case {units.one_line(run.case)}, seed {run.seed}"
+    message = units.one_line(run.message)
     if output is None:
-        return [f"{where}: {units.one_line(run.message) or MEANING[run.status]}"]
-    total = math.prod(output.shape)
+        return [f"{where}: {units.MEANING[run.status]}", message]
     dtype = units.one_line(output.dtype).removeprefix("torch.")
     lines = [f"{where}: output {units.one_line(output.name)}, {dtype} {units.shape(output.shape)}"]
     if output.wrong:
-        lines[0] += f": {units.count(output.wrong)} of {units.many(total, 'element')} wrong"
-        lines.append(
-            f"worst at {units.shape(output.worst_index)}: got {units.number(output.worst_got)}, "
-            f"expected {units.number(output.worst_expected)}"
-        )
-    lines += [units.one_line(text) for text in (output.message, run.message) if text.strip()]
-    return lines
+        total = units.many(math.prod(output.shape), "element")
+        lines[0] += f": {units.count(output.wrong)} of {total} wrong"
+    own, index = units.one_line(output.message), units.shape(output.worst_index)
+    # A message often names the worst element itself, and a run often repeats its output's message.
+    if (output.wrong or output.figures) and index not in own:
+        got, expected = units.number(output.worst_got), units.number(output.worst_expected)
+        lines.append(f"worst at {index}: got {got}, expected {expected}")
+    return [*lines, own] if own and own in message else [*lines, own, message]
 
 
 def reasons(record: Record) -> list[str]:
@@ -162,7 +212,7 @@ def reasons(record: Record) -> list[str]:
 
 
 def long_details(record: Record) -> list[str]:
-    """Compiler lines or tracebacks that belong to a failure, each once; the log if all else lacks."""
+    """Compiler lines or tracebacks that belong to a failure, each once; else the log."""
     if record.status == "pass":
         return []
     texts = (units.plain(text).strip("\n") for text in (record.verdict.detail, record.build.detail))
@@ -184,8 +234,7 @@ def main_clock(timing: Timing) -> str:
 
 def one_clock(timing: Timing) -> bool:
     """Whether device and host are the same clock, as on a CPU: one column then says it all."""
-    everyone = (timing.candidate, *timing.baselines, *((timing.floor,) if timing.floor else ()))
-    return all(one.device is None or one.device == one.host for one in everyone)
+    return all(one.device is None or one.device == one.host for one, _ in contestants(timing))
 
 
 def main_series(contestant: Contestant, timing: Timing) -> Series | None:
@@ -194,81 +243,89 @@ def main_series(contestant: Contestant, timing: Timing) -> Series | None:
 
 
 def ratio_to(timing: Timing, baseline: str, clock: str) -> Ratio | None:
-    """The ratio to one baseline by one clock."""
-    return next((r for r in timing.ratios if (r.baseline, r.clock) == (baseline, clock)), None)
+    """The ratio to one baseline by one clock; by either where the two are the same."""
+    found = [r for r in timing.ratios if r.baseline == baseline]
+    return next((r for r in found if r.clock == clock or one_clock(timing)), None)
 
 
 def best_other(timing: Timing) -> Ratio | None:
     """The ratio to the fastest baseline other than eager, by the main clock."""
-    clock = main_clock(timing)
-    others = [r for r in timing.ratios if r.clock == clock and r.baseline != "eager"]
-    return min(others, key=lambda r: r.ratio, default=None)
+    names = (one.name for one in timing.baselines if one.name != "eager")
+    ratios = (ratio_to(timing, name, main_clock(timing)) for name in names)
+    return min((r for r in ratios if r is not None), key=lambda r: r.ratio, default=None)
 
 
-def achieved(timing: Timing) -> list[str]:
-    """What the candidate reached: share of the floor, FLOP/s, bytes/s, as far as they are known."""
-    series = main_series(timing.candidate, timing)
-    if series is None or not series.median > 0:
-        return []
-    found = []
+def contestant_rows(timing: Timing) -> list[list[str]]:
+    """A head and one row a contestant: name, times, ratio with its answer by the main clock and,
+    where it is another one, by the second."""
+    clock, single = main_clock(timing), one_clock(timing)
+    other = "host" if clock == "device" else "device"
+    head = ["", "time", "ratio", "answer"]
+    if not single:
+        head = ["", "device", "host", f"{clock} ratio", "answer", f"{other} ratio", "answer"]
+    rows = [head]
+    for one, role in contestants(timing):
+        series = (main_series(one, timing),) if single else (one.device, one.host)
+        row = [role or units.one_line(one.name), *(units.time_cell(each) for each in series)]
+        for each in (clock,) if single else (clock, other):
+            row += units.ratio_cells(None if role else ratio_to(timing, one.name, each))
+        rows.append(row)
+    return rows
+
+
+def contestants(timing: Timing) -> list[tuple[Contestant, str]]:
+    """Everyone timed, with the role of those that are no baseline."""
+    floor = timing.floor
+    floors = [(floor, f"floor ({units.one_line(floor.name)})")] if floor else []
+    return [(timing.candidate, "candidate"), *((one, "") for one in timing.baselines), *floors]
+
+
+def time_facts(timing: Timing) -> list[str]:
+    """Who has no time and why, the first call, and what the candidate reached where known."""
+    facts = [
+        f"{role or units.one_line(one.name)}: {units.one_line(one.problem)}"
+        for one, role in contestants(timing)
+        if one.problem
+    ]
+    if timing.candidate.first_call is not None:
+        facts.append(f"first call {units.seconds(timing.candidate.first_call)}")
     floor = main_series(timing.floor, timing) if timing.floor else None
-    if timing.floor and floor and floor.median > 0:
-        times = units.ratio(series.median / floor.median)
-        name = units.one_line(timing.floor.name)
-        found.append(f"{times} the floor ({name}, {units.seconds(floor.median)})")
-    if timing.flops is not None:
-        rate = units.flop_rate(timing.flops / series.median)
-        found.append(f"{rate} ({units.flops(timing.flops)})")
-    if timing.bytes is not None:
-        rate = units.byte_rate(timing.bytes / series.median)
-        found.append(f"{rate} ({units.size(timing.bytes)})")
-    return found
+    taken = main_series(timing.candidate, timing)
+    return facts + units.achieved(taken, floor, timing.flops, timing.bytes)
 
 
 def next_command(record: Record) -> str:
     """The command that makes sense after this record."""
-    problem, candidate = _shown_path(record.problem.path), _shown_path(_candidate_path(record))
-    on_gpu = record.candidate.language.startswith(("cuda", "triton"))
+    files = " ".join(map(units.shell_path, (record.problem.path, _candidate_path(record))))
     if record.status == "unsupported":
         return "kernelproof doctor"
-    if record.status in ("crash", "timeout") and record.candidate.language.startswith("cuda"):
-        return f"kernelproof race {candidate}"
     if record.status != "pass":
-        return f"kernelproof check {problem} {candidate}"
+        # The worst failure alone, which is the quickest way to see whether a change mends it.
+        cases = [run.case for run, _ in failures(record.verdict)][:1]
+        case = "".join(f" --case {shlex.quote(units.one_line(name))}" for name in cases)
+        return f"kernelproof check {files}{case}"
     if record.timing is None and record.verdict.evidence in ("device", "cpu"):
-        return f"kernelproof bench {problem} {candidate}"
-    eager = ratio_to(record.timing, "eager", main_clock(record.timing)) if record.timing else None
-    if on_gpu and (eager is None or eager.answer != "FASTER"):
-        return f"kernelproof inspect {candidate}"
-    name = shlex.quote(f"{units.one_line(record.candidate.name)}.proof.json")
-    return f"kernelproof prove {problem} {candidate} -o {name}"
+        return f"kernelproof bench {files}"
+    return "kernelproof report -o report.html"
 
 
 # The sections of `detail`
 
 
-def _status_section(record: Record) -> Iterator[str]:
-    verdict = record.verdict
+def _status(record: Record) -> Iterator[str]:
     candidate, problem = units.one_line(record.candidate.name), units.one_line(record.problem.name)
-    yield f"{record.status}: {candidate} {MEANING[record.status]} ({problem})"
-    facts = [f"evidence {verdict.evidence}"]
-    facts += [f"on {units.one_line(verdict.device)}"] if verdict.device else []
-    facts += [f"{units.many(len(verdict.runs), 'run')}"] if verdict.runs else []
-    facts += [f"build {units.seconds(record.build.seconds)}"]
-    facts += [f"check {units.seconds(verdict.seconds)}"] if verdict.runs else []
-    facts += [f"weights {units.one_line(record.build.weights)}"] if record.build.weights else []
-    yield ", ".join(facts)
+    yield f"{record.status}: {candidate} {units.MEANING[record.status]} ({problem})"
+    yield status_facts(record)
 
 
-def _why_section(record: Record) -> Iterator[str]:
-    if record.status == "pass":
+def _why(record: Record) -> Iterator[str]:
+    if record.status == "pass" and not reasons(record):
         return
-    yield "why"
+    yield "why" if record.status != "pass" else "message"
     for reason in reasons(record):
         yield textwrap.indent(reason, "  ")
-    failed = failures(record.verdict)
-    for run, output in failed[:_SHOWN_FAILURES]:
-        first, *rest = output_lines(run, output)
+    failed = failure_lines(record)
+    for first, *rest in failed[:_SHOWN_FAILURES]:
         yield f"  {first}"
         yield from (f"    {line}" for line in rest)
     if len(failed) > _SHOWN_FAILURES:
@@ -281,155 +338,56 @@ def _why_section(record: Record) -> Iterator[str]:
         yield from (f"    {line}".rstrip() for line in lines)
 
 
-def _verdict_section(record: Record) -> Iterator[str]:
-    verdict = record.verdict
-    if not verdict.runs:
-        return
-    ratio = worst_ratio(verdict)
-    proof = f"proof {_yes(verdict.proof)}"
-    if ratio is not None:
-        proof += f" (worst ratio {units.number(float(f'{ratio:.3g}'))}, limit {verdict.limit:g})"
-    bits = f"effective bits {units.bits(fewest_bits(verdict))}"
-    if verdict.looks_like:
-        bits += f", looks like {units.one_line(verdict.looks_like)}"
-    yield f"{proof}   compat {_yes(verdict.compat)}   {bits}"
+def _errors(record: Record) -> Iterator[str]:
+    if line := verdict_line(record):
+        yield line
+    if rows := error_rows(record.verdict):
+        yield "\nerrors against float64, worst run of each output"
+        yield from units.table([ERROR_COLUMNS, *rows], "<<>>>>><><", indent="  ")
 
 
-def _error_section(record: Record) -> Iterator[str]:
-    worst = [(run, out) for run, out in worst_outputs(record.verdict) if out.figures is not None]
-    if not worst:
-        return
-    yield "errors against float64, worst run of each output"
-    head = ["output", "of", *ERROR_HEAD, "like", "proof", "case"]
-    rows = [["  " + head[0], *head[1:]]]
-    for run, output in worst:
-        ratio = units.proof(output_ratio(output), record.verdict.limit)
-        place = f"{units.one_line(run.case)}, seed {run.seed}"
-        like = units.one_line(output.looks_like) or units.MISSING
-        name = f"  {units.one_line(output.name)}"
-        rows.append([name, "candidate", *units.error_cells(output, "figures"), like, ratio, place])
-        rows.append(["", "reference", *units.error_cells(output, "reference"), "", "", ""])
-    yield from units.table(rows, "<<>>>>><><")
-
-
-def told_checks(verdict: Verdict) -> list[Check]:
-    """The checks to speak of: failed ones, then notes."""
-    return [
-        check
-        for outcome in ("fail", "note")
-        for check in verdict.checks
-        if check.outcome == outcome
-    ]
-
-
-def _check_section(record: Record) -> Iterator[str]:
+def _checks(record: Record) -> Iterator[str]:
     checks, remarks = record.verdict.checks, notes(record)
     if not checks and not remarks:
         return
-    counts = {o: sum(check.outcome == o for check in checks) for o in ("pass", "fail", "skip")}
-    words = {"pass": "passed", "fail": "failed", "skip": "skipped"}
-    parts = [f"{units.count(number)} {words[o]}" for o, number in counts.items() if number]
-    yield "checks" + (f": {', '.join(parts)}" if parts else "")
+    counts = check_counts(record.verdict)
+    yield f"checks: {counts}" if counts else "checks"
+    told = told_checks(record.verdict)
     rows = [
-        [f"  {c.outcome}", units.one_line(c.name), units.one_line(c.message)]
-        for c in told_checks(record.verdict)
+        [check.outcome, units.one_line(check.name), units.one_line(check.message)] for check in told
     ]
-    if rows:
-        yield from units.table(rows, "<<<")
+    yield from units.table(rows, "<<<", indent="  ")
     yield from (f"  note  {remark}" for remark in remarks)
 
 
-def _time_section(record: Record) -> Iterator[str]:
+def _times(record: Record) -> Iterator[str]:
     timing = record.timing
     if timing is None:
         return
     place = f"case {units.one_line(timing.case)}, {units.one_line(timing.device)}"
-    yield f"times per call, median [95 % interval], {place}, {units.many(timing.threads, 'thread')}"
-    clock, single = main_clock(timing), one_clock(timing)
-    if single:
-        head = ["  who", "time", "candidate is", ""]
-    else:
-        other = "host" if clock == "device" else "device"
-        head = ["  who", "device", "host", f"candidate is ({clock})", "", f"({other})", ""]
-    rows = [head]
-    problems = []
-    floors = (timing.floor,) if timing.floor else ()
-    for one in (timing.candidate, *timing.baselines, *floors):
-        name = units.one_line(one.name) + (" (floor)" if one is timing.floor else "")
-        if one.problem:
-            problems.append(f"  {name}: no time: {units.one_line(one.problem)}")
-        series = (main_series(one, timing),) if single else (one.device, one.host)
-        cells = [f"  {name}", *(units.time_cell(each) for each in series)]
-        # The candidate and the floor have no ratio, even where a baseline has the same name.
-        base = one.name if any(one is each for each in timing.baselines) else ""
-        cells += units.ratio_cells(ratio_to(timing, base, clock) if base else None)
-        if not single:
-            second = ratio_to(timing, base, other) if base else None
-            cells += [units.ratio(second.ratio), second.answer] if second else ["", ""]
-        rows.append(cells)
-    yield from units.table(rows, "<<<<" if single else "<<<<<<<")
-    yield from problems
-    if timing.candidate.first_call is not None:
-        yield f"  first call {units.seconds(timing.candidate.first_call)}"
-    yield from (f"  {fact}" for fact in achieved(timing))
+    yield f"time per call, median [95 % interval]: {place}, {units.many(timing.threads, 'thread')}"
+    rows = contestant_rows(timing)
+    yield from units.table(rows, "<" * len(rows[0]), indent="  ")
+    yield "  ratio: time of the baseline over time of the candidate"
+    yield from (f"  {line}" for line in time_facts(timing))
 
 
-def _environment_section(record: Record) -> Iterator[str]:
-    yield f"machine  {', '.join(units.environment_facts(record.environment))}"
-
-
-def _next_section(record: Record) -> Iterator[str]:
-    yield f"next     {next_command(record)}"
-
-
-# Small helpers
-
-
-def _summary_row(record: Record) -> list[str]:
-    verdict, timing = record.verdict, record.timing
-    ratio = worst_ratio(verdict)
-    row = [
-        units.one_line(record.problem.name),
-        units.one_line(record.candidate.name),
-        record.status,
-        verdict.evidence,
-        units.bits(fewest_bits(verdict)),
-        units.one_line(verdict.looks_like) or units.MISSING,
-        units.proof(ratio, verdict.limit),
-        _yes(verdict.compat) if verdict.runs else units.MISSING,
-    ]
-    if timing is None:
-        return [*row, units.MISSING, units.MISSING, units.MISSING]
-    series = main_series(timing.candidate, timing)
-    eager = ratio_to(timing, "eager", main_clock(timing))
-    other = best_other(timing)
-    return [
-        *row,
-        units.seconds(series.median if series else None),
-        " ".join(units.ratio_cells(eager)).strip() or units.MISSING,
-        f"{units.ratio(other.ratio)} {units.one_line(other.baseline)}" if other else units.MISSING,
-    ]
+def _worst(ratios: Iterable[float]) -> float | None:
+    return max(ratios, key=lambda ratio: math.inf if math.isnan(ratio) else ratio, default=None)
 
 
 def _badness(output: OutputVerdict) -> tuple[bool, float, int]:
     ratio = output_ratio(output)
-    return not output.passed, math.inf if math.isnan(ratio) else ratio, output.wrong
+    if ratio is None or math.isnan(ratio):
+        ratio = 0.0 if output.passed else math.inf
+    return not output.passed, ratio, output.wrong
+
+
+def _short(precision: str) -> str:
+    return units.one_line(precision).replace(" or better", "+").replace(" or ", "/")
 
 
 def _candidate_path(record: Record) -> str:
     """What a person would type: the folder where the candidate is one, else the file."""
     candidate = record.candidate
     return candidate.folder if Path(candidate.folder).name == candidate.name else candidate.path
-
-
-def _shown_path(path: str) -> str:
-    """``path`` quoted for a shell, relative to the working directory where it lies below it."""
-    try:
-        path = str(Path(path).relative_to(Path.cwd()))
-    except ValueError:
-        pass
-    return shlex.quote(units.one_line(path))
-
-
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"

@@ -1,4 +1,5 @@
-"""The one place that turns numbers into words: times, ratios, sizes, rates, errors, counts.
+"""The one place that turns numbers into words: times, ratios, sizes, rates, errors, counts; and,
+at the end, the cells and lines that text and HTML make of them alike.
 
 Inside kernelproof a time is in seconds and a size in bytes. Every function here takes such a plain
 number, gives text of about three significant digits, and answers ``None`` with ``MISSING``. NaN and
@@ -7,20 +8,31 @@ infinity come out as ``nan``, ``inf`` and ``-inf`` without a unit.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
+import shlex
 import unicodedata
 from collections.abc import Sequence
+from pathlib import Path
 
-from kernelproof.types import Environment, OutputVerdict, Ratio, Series
+from kernelproof.types import Environment, Figures, Ratio, Series
 
 MISSING = "-"
+MEANING = {
+    "pass": "computes the same function",
+    "wrong": "does not compute the same function",
+    "cheat": "does not do the work that it is credited for",
+    "compile_error": "does not compile",
+    "crash": "raised an exception or died",
+    "timeout": "did not answer in time",
+    "unsupported": "needs something that this machine does not have",
+}
 ERROR_HEAD = ("max_abs", "mean_abs", "max_rel", "ulp", "bits")
 
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 _DECIMAL = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 _BINARY = ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"))
-_LEAST_WIDTH = 6
 # Terminal sequences (colours, cursor moves, window titles) that a compiler or a candidate prints.
 _ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[@-Z\\-_])")
 
@@ -69,7 +81,7 @@ def proof(value: float | None, limit: float) -> str:
     """The proof ratio against its limit: ``0.98/2``."""
     if value is None:
         return MISSING
-    return f"{_any_digits(value)}/{limit:g}"
+    return f"{_digits(value, 2) if math.isfinite(value) else _not_finite(value)}/{limit:g}"
 
 
 def size(value: float | None) -> str:
@@ -164,9 +176,8 @@ def ratio_cells(ratio: Ratio | None) -> list[str]:
     return [ratio_interval(ratio.ratio, ratio.low, ratio.high), ratio.answer]
 
 
-def error_cells(output: OutputVerdict, side: str) -> list[str]:
-    """The figures under ``ERROR_HEAD`` of the candidate (``figures``) or the ``reference``."""
-    figures = output.figures if side == "figures" else output.reference
+def error_cells(figures: Figures | None) -> list[str]:
+    """The figures under ``ERROR_HEAD``."""
     if figures is None:
         return [MISSING] * len(ERROR_HEAD)
     return [
@@ -199,12 +210,28 @@ def environment_facts(environment: Environment) -> list[str]:
     return [one_line(fact) for fact in facts if fact.strip()]
 
 
+def achieved(
+    taken: Series | None, floor: Series | None, operations: float | None, moved: float | None
+) -> list[str]:
+    """What the time ``taken`` amounts to: times the floor, FLOP/s, bytes/s, where known."""
+    if taken is None or not taken.median > 0:
+        return []
+    found = []
+    if floor is not None and floor.median > 0:
+        found.append(f"{ratio(taken.median / floor.median)} the floor of {seconds(floor.median)}")
+    if operations is not None:
+        found.append(f"{flop_rate(operations / taken.median)} for {flops(operations)}")
+    if moved is not None:
+        found.append(f"{byte_rate(moved / taken.median)} for {size(moved)}")
+    return found
+
+
 def plain(text: str) -> str:
     """``text`` without terminal sequences and without characters that act instead of show.
 
     Candidates choose names and messages, and those must not repaint the reader's terminal.
     """
-    text = _ESCAPES.sub("", text).replace("\r\n", "\n")
+    text = _ESCAPES.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
     return "".join(
         char if char in "\n\t" or unicodedata.category(char) not in ("Cc", "Cf", "Cs") else "\ufffd"
         for char in text
@@ -216,31 +243,39 @@ def one_line(text: str) -> str:
     return " ".join(plain(text).split())
 
 
+def shell_path(path: str) -> str:
+    """``path`` quoted for a shell, relative to the working directory where it lies below it."""
+    with contextlib.suppress(ValueError):
+        path = str(Path(path).relative_to(Path.cwd()))
+    return shlex.quote(one_line(path))
+
+
 def table(
     rows: Sequence[Sequence[str]],
     align: str,
     width: int | None = None,
     elastic: Sequence[int] = (),
+    indent: str = "",
 ) -> list[str]:
     """Aligned lines. ``align`` has ``<`` or ``>`` per column; columns ``elastic`` may be cut to
     keep within ``width``."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(align))]
+    widths = [max((len(row[column]) for row in rows), default=0) for column in range(len(align))]
     gap = "  "
-    if width is not None:
-        # Wide cells everywhere are rare; a narrower gap then costs less than a cut name.
-        if sum(widths) + len(gap) * (len(widths) - 1) > width:
-            gap = " "
-        excess = sum(widths) + len(gap) * (len(widths) - 1) - width
+    # Wide cells in every column are rare; then a narrow gap costs less than names cut to stubs.
+    for gap, least in (("  ", 12), (" ", 4)) if width is not None else ():
+        excess = sum(widths) + len(gap) * (len(widths) - 1) - (width or 0)
         for _ in range(max(0, excess)):
             widest = max(elastic, key=lambda column: widths[column])
-            widths[widest] = max(_LEAST_WIDTH, widths[widest] - 1)
+            widths[widest] = max(min(least, widths[widest]), widths[widest] - 1)
+        if sum(widths) + len(gap) * (len(widths) - 1) <= (width or 0):
+            break
     lines = []
     for row in rows:
         cells = (
             f"{_cut(cell, room):{side}{room}}"
             for cell, room, side in zip(row, widths, align, strict=True)
         )
-        lines.append(gap.join(cells).rstrip())
+        lines.append((indent + gap.join(cells)).rstrip())
     return lines
 
 
@@ -264,18 +299,18 @@ def _any_digits(value: float) -> str:
     return _digits(value) if math.isfinite(value) else _not_finite(value)
 
 
-def _round(value: float) -> float:
-    return float(f"{value:.3g}")
+def _round(value: float, significant: int = 3) -> float:
+    return float(f"{value:.{significant}g}")
 
 
-def _digits(value: float) -> str:
-    """Three significant digits without an exponent, as long as that stays readable."""
-    value = _round(value)
+def _digits(value: float, significant: int = 3) -> str:
+    """So many significant digits, without an exponent as long as that stays readable."""
+    value = _round(value, significant)
     if value == 0:
         return "0"
     if not 1e-3 <= abs(value) < 1e6:
         return f"{value:.1e}"
-    places = max(0, 2 - math.floor(math.log10(abs(value))))
+    places = max(0, significant - 1 - math.floor(math.log10(abs(value))))
     return f"{value:,.{places}f}"
 
 

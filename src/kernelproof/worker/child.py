@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import os
 import pickle
 import socket
 import sys
@@ -57,6 +56,7 @@ class Host:
     def __init__(self) -> None:
         self.path = ""
         self.device = "cpu"
+        self.source: Any = None
         self.module: Any = None
         self.previous: list[Any] = []
         self.sampler: Sampler | None = None
@@ -81,14 +81,13 @@ class Host:
         self.path = request["path"]
         self.device = request["device"]
         torch.set_num_threads(int(request["threads"]))
-        folder = request.get("folder") or str(Path(self.path).parent)
-        sys.path.insert(0, folder)
-        os.environ["KERNELPROOF_WORKER"] = "1"
-        _prepare_toolchain(request.get("language", "pytorch"))
         started = time.perf_counter()
-        source = import_file(Path(self.path), request["kind"])
+        if self.source is None:
+            sys.path.insert(0, str(Path(self.path).parent))
+            _prepare_toolchain(request["language"])
+            self.source = import_file(Path(self.path), request["kind"])
         imported = time.perf_counter() - started
-        factory = _factory(source, request["attr"], self.path)
+        factory = _factory(self.source, request["attr"], self.path)
         args, kwargs, seed, state = payload
         torch.manual_seed(seed)
         self.module, weights = _construct(factory, args, kwargs, state, self.device)
@@ -125,6 +124,7 @@ class Host:
                     ],
                     "views_input": _shared(leaves, list(_leaves(given))),
                     "reused": _shared(leaves, self.previous),
+                    "devices": [str(leaf.device) for leaf in leaves],
                 }
             )
             # Held until the next call, so that a reused buffer is seen and not merely freed memory.
@@ -321,7 +321,7 @@ def _described(error: BaseException, path: str) -> dict[str, Any]:
         detail = (error.text or "").rstrip()
     elif isinstance(error, SystemExit):
         message = f"the candidate called sys.exit({error.code!r})"
-    if not detail:
+    if not detail and not isinstance(error, CandidateError):
         detail = _user_traceback(error, path)
     return {"error": message, "status": status, "detail": detail}
 

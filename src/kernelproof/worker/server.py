@@ -7,6 +7,7 @@ code, touches no CUDA (a CUDA context does not survive a fork) and opens no thre
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -23,17 +24,16 @@ def main(fd: int) -> None:
     control = socket.socket(fileno=fd)
     import torch  # noqa: F401  the point of this process
 
-    wire.send(control, {"ready": os.getpid()})
     children: set[int] = set()
-    while True:
-        try:
+    # The parent may end at any time; that is this process's end too, and no error.
+    with contextlib.suppress(wire.Closed):
+        wire.send(control, {"ready": os.getpid()})
+        while True:
             request, _ = wire.receive(control)
-        except wire.Closed:
-            break
-        if request["do"] == "fork":
-            wire.send(control, _fork(control, children))
-        elif request["do"] == "wait":
-            wire.send(control, {"exit": _reap(int(request["pid"]), children)})
+            if request["do"] == "fork":
+                wire.send(control, _fork(control, children))
+            elif request["do"] == "wait":
+                wire.send(control, {"exit": _reap(int(request["pid"]), children)})
     for pid in children:
         _kill_group(pid)
     os._exit(0)

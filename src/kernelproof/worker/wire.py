@@ -137,7 +137,7 @@ def _encode_tensor(value: Any, buffers: list[bytes | memoryview]) -> Any:
         "device": str(value.device),
         "grad": bool(value.requires_grad),
     }
-    if value.layout is not torch.strided or type(value) not in (torch.Tensor, torch.nn.Parameter):
+    if value.layout is not torch.strided or type(value) is not torch.Tensor:
         return described
     flat = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
     raw = flat.view(torch.uint8).numpy() if flat.numel() else None

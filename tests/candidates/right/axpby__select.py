@@ -1,9 +1,9 @@
 """All columns computed, the result selected by column number."""
 
-EXPECT = "pass"
-
 import torch
 import torch.nn as nn
+
+EXPECT = "pass"
 
 
 class ModelNew(nn.Module):

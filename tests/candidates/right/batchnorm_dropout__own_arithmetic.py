@@ -1,9 +1,9 @@
 """The evaluation-mode arithmetic written out, from the buffers as they are at each call."""
 
-EXPECT = "pass"
-
 import torch
 import torch.nn as nn
+
+EXPECT = "pass"
 
 
 class ModelNew(nn.Module):

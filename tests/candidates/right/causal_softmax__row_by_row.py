@@ -1,9 +1,9 @@
 """Each query over the keys that it sees; the masked part is never read."""
 
-EXPECT = "pass"
-
 import torch
 import torch.nn as nn
+
+EXPECT = "pass"
 
 
 class ModelNew(nn.Module):

@@ -1,9 +1,9 @@
 """Only the kept rows, their losses added in fp64."""
 
-EXPECT = "pass"
-
 import torch
 import torch.nn as nn
+
+EXPECT = "pass"
 
 
 class ModelNew(nn.Module):

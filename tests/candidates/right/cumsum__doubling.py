@@ -1,9 +1,9 @@
 """Hillis-Steele scan in fp32: log2(length) passes, each adding what lies 1, 2, 4, ... behind."""
 
-EXPECT = "pass"
-
 import torch
 import torch.nn as nn
+
+EXPECT = "pass"
 
 
 class ModelNew(nn.Module):

@@ -1,9 +1,9 @@
 """Running sums over all looked-up rows in fp64; a bag is the difference of two of them."""
 
-EXPECT = "pass"
-
 import torch
 import torch.nn as nn
+
+EXPECT = "pass"
 
 
 class ModelNew(nn.Module):

@@ -5,10 +5,10 @@ Inside a chunk, with P[t, s, j] = gate[s+1, j] * ... * gate[t, j]:
     y[t, j] = sum_i q[t, i] P[t, -1, j] state[i, j] + sum_{s <= t} (q[t] . k[s]) P[t, s, j] v[s, j]
 """
 
-EXPECT = "pass"
-
 import torch
 import torch.nn as nn
+
+EXPECT = "pass"
 
 CHUNK = 16
 
@@ -19,7 +19,7 @@ class ModelNew(nn.Module):
         # (B, H, S, D), and fp32 inside for 16-bit inputs
         q, k, v, gate = (t.transpose(1, 2).float() for t in (q, k, v, gate))
         state = q.new_zeros(*q.shape[:2], q.shape[3], v.shape[3])
-        outputs = []
+        outputs = [torch.empty_like(v[:, :, :0])]  # so that no steps give an empty result
         for start in range(0, q.shape[2], CHUNK):
             part = slice(start, start + CHUNK)
             y, state = chunk(q[:, :, part], k[:, :, part], v[:, :, part], gate[:, :, part], state)

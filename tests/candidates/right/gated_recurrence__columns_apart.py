@@ -1,9 +1,9 @@
-"""The recurrence column by column in memory: the state transposed, the output by a matrix product."""
-
-EXPECT = "pass"
+"""The state transposed, one matrix product per step for the output."""
 
 import torch
 import torch.nn as nn
+
+EXPECT = "pass"
 
 
 class ModelNew(nn.Module):

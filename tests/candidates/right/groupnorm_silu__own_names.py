@@ -1,9 +1,9 @@
 """Own names for the parameters (they match by order and shape), affine step folded."""
 
-EXPECT = "pass"
-
 import torch
 import torch.nn as nn
+
+EXPECT = "pass"
 
 
 class ModelNew(nn.Module):

@@ -1,9 +1,9 @@
-"""PyTorch's fused layer normalisation."""
-
-EXPECT = "pass"
+"""PyTorch's fused layer normalisation, on rows that have been centred beforehand."""
 
 import torch
 import torch.nn as nn
+
+EXPECT = "pass"
 
 
 class ModelNew(nn.Module):
@@ -12,12 +12,12 @@ class ModelNew(nn.Module):
         self.eps = eps
 
     def forward(self, x, weight, bias):
-        # Differences from the first column: the statistics of wide offsets lose no digits, and
-        # the fused kernel's own one-pass variance is not trusted with them.
+        # The fused kernel takes the variance in one pass, which loses digits where the mean is
+        # large; after centring its mean is only the rounding error of the first one.
         wide = x.float()
-        first = wide[:, :1]
-        y, mean, rstd = torch.native_layer_norm(
+        first = wide.mean(dim=1, keepdim=True)
+        y, rest, rstd = torch.native_layer_norm(
             wide - first, [wide.shape[1]], weight.float(), bias.float(), self.eps
         )
-        mean = mean.view(-1) + first.squeeze(1)
+        mean = first.view(-1) + rest.view(-1)
         return {"y": y.to(x.dtype), "mean": mean.to(x.dtype), "rstd": rstd.view(-1).to(x.dtype)}

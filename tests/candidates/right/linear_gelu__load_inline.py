@@ -1,10 +1,10 @@
 """C++ with PyTorch's headers, compiled at import as in KernelBench."""
 
-EXPECT = "pass"
-
 import torch
 import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
+
+EXPECT = "pass"
 
 SOURCE = r"""
 #include <cmath>

@@ -1,9 +1,9 @@
 """Both up-projections as one product with the weights side by side."""
 
-EXPECT = "pass"
-
 import torch
 import torch.nn as nn
+
+EXPECT = "pass"
 
 
 class ModelNew(nn.Module):
@@ -16,4 +16,4 @@ class ModelNew(nn.Module):
         latent = hidden.reshape(batch * length, width) @ w_down
         both = latent @ torch.cat((w_up_k, w_up_v), dim=1)
         # Columns come as (k or v, head, feature), which is the order of the result.
-        return both.view(batch, length, 2, self.kv_heads, -1)
+        return both.view(batch, length, 2, self.kv_heads, w_up_k.shape[1] // self.kv_heads)

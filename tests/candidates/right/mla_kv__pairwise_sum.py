@@ -1,9 +1,9 @@
 """Pairwise (tree) sums over the reduced axis, as a block-wide reduction makes them."""
 
-EXPECT = "pass"
-
 import torch
 import torch.nn as nn
+
+EXPECT = "pass"
 
 
 def pairwise_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -28,5 +28,5 @@ class ModelNew(nn.Module):
         rows = hidden.reshape(batch * length, width).float()
         latent = pairwise_product(rows, w_down.float()).to(hidden.dtype).float()
         k, v = pairwise_product(latent, w_up_k.float()), pairwise_product(latent, w_up_v.float())
-        shape = (batch, length, self.kv_heads, -1)
+        shape = (batch, length, self.kv_heads, w_up_k.shape[1] // self.kv_heads)
         return torch.stack((k.view(shape), v.view(shape)), dim=2).to(hidden.dtype)

@@ -3,10 +3,10 @@
 A judge with a fixed absolute tolerance rejects this; by an error budget it is right.
 """
 
-EXPECT = "pass"
-
 import torch
 import torch.nn as nn
+
+EXPECT = "pass"
 
 
 def serial_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -28,5 +28,5 @@ class ModelNew(nn.Module):
         wide = [t.float() for t in (rows, w_down, w_up_k, w_up_v)]
         latent = serial_product(wide[0], wide[1]).to(hidden.dtype).float()
         k, v = serial_product(latent, wide[2]), serial_product(latent, wide[3])
-        shape = (batch, length, self.kv_heads, -1)
+        shape = (batch, length, self.kv_heads, w_up_k.shape[1] // self.kv_heads)
         return torch.stack((k.view(shape), v.view(shape)), dim=2).to(hidden.dtype)

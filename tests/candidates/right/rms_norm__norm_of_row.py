@@ -1,9 +1,9 @@
 """By the length of each row, in fp64, rounded once."""
 
-EXPECT = "pass"
-
 import torch
 import torch.nn as nn
+
+EXPECT = "pass"
 
 
 class ModelNew(nn.Module):

@@ -1,9 +1,9 @@
 """Pairs as complex numbers, turned by one complex factor."""
 
-EXPECT = "pass"
-
 import torch
 import torch.nn as nn
+
+EXPECT = "pass"
 
 
 class ModelNew(nn.Module):

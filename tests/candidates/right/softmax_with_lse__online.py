@@ -1,11 +1,11 @@
 """Online softmax over blocks of columns: running maximum and rescaled sum, then one more pass."""
 
-EXPECT = "pass"
-
 import torch
 import torch.nn as nn
 
-BLOCK = 48
+EXPECT = "pass"
+
+BLOCK = 48  # wider for long rows: each rescaling rounds once more
 
 
 class ModelNew(nn.Module):
@@ -13,7 +13,7 @@ class ModelNew(nn.Module):
         wide = x.float()
         top = torch.full_like(wide[:, :1], float("-inf"))
         total = torch.zeros_like(top)
-        for part in wide.split(BLOCK, dim=1):
+        for part in wide.split(max(BLOCK, x.shape[1] // 16), dim=1):
             new_top = torch.maximum(top, part.amax(dim=1, keepdim=True))
             total = total * torch.exp(top - new_top)
             total = total + torch.exp(part - new_top).sum(dim=1, keepdim=True)

@@ -1,9 +1,9 @@
 """k passes, each taking the first of the largest that are left."""
 
-EXPECT = "pass"
-
 import torch
 import torch.nn as nn
+
+EXPECT = "pass"
 
 
 class ModelNew(nn.Module):

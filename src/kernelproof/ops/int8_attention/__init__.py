@@ -71,7 +71,7 @@ def int8_attention(
             f"impl={impl!r} needs tensors on a {impl} device, and q is on {q.device}; move the "
             "tensors, or leave impl out to go by their device"
         )
-    if kind not in ("cpu", "cuda"):
+    if kind not in ("cpu", "cuda", "meta"):
         raise ValueError(
             f"there are kernels for cpu and cuda, and q is on {q.device}; move the tensors, or use "
             'impl="reference"'

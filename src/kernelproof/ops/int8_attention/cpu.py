@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from kernelproof.build.c_library import c_library
-from kernelproof.ops.int8_attention.contract import check
+from kernelproof.ops.int8_attention.contract import check, unit_stride
 
 
 @functools.cache
@@ -45,7 +45,7 @@ def launch(
         return out
     if k.numel() == 0:
         return out.zero_()
-    q, k, v = _unit(q), _unit(k), _unit(v)
+    q, k, v = unit_stride(q), unit_stride(k), unit_stride(v)
     batch, q_len, heads, dim = q.shape
     kv_len, kv_heads = k.shape[1], k.shape[2]
     failed = _function()(
@@ -61,11 +61,6 @@ def launch(
     if failed:
         raise MemoryError(f"no scratch memory for int8_attention with a head dimension of {dim}")
     return out
-
-
-def _unit(x: Tensor) -> Tensor:
-    """``x``, or a copy of it where neighbours in the head dimension are not neighbours in memory."""
-    return x if x.stride(3) == 1 or x.shape[3] == 1 else x.contiguous()
 
 
 class ModelNew(nn.Module):

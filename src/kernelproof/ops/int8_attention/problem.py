@@ -166,7 +166,7 @@ def FLOPS(
     causal: bool = True,
     **_: Any,
 ) -> int:
-    """Multiplies and adds of the two products over the visible pairs (the softmax is not counted)."""
+    """Multiplies and adds of the two products over the visible pairs, without the softmax."""
     keys = seq if kv_seq is None else kv_seq
     pairs = seq * keys
     if causal:

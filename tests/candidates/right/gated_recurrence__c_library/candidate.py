@@ -1,7 +1,5 @@
 """C++ through ctypes: one thread per (batch, head), the state in the cache."""
 
-EXPECT = "pass"
-
 from ctypes import c_int64, c_void_p
 from pathlib import Path
 
@@ -9,6 +7,8 @@ import torch
 import torch.nn as nn
 
 from kernelproof.build import c_library
+
+EXPECT = "pass"
 
 recurrence = c_library([Path(__file__).with_name("kernel.cpp")]).gated_recurrence
 recurrence.argtypes = [c_void_p] * 5 + [c_int64] * 5

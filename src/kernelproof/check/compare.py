@@ -1,0 +1,198 @@
+"""Judge one output tensor of one run."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+
+from kernelproof.check import budget
+from kernelproof.check.explain import pattern
+from kernelproof.check.figures import figures, looks_like
+from kernelproof.types import OutputVerdict
+
+
+@dataclasses.dataclass(frozen=True)
+class Expected:
+    """What one output should be: all on the same device, same shape.
+
+    ``value``: the reference's output in working precision. ``truth``: the oracle's. ``response``:
+    the oracle's change under a one-ulp perturbation of the inputs. ``levels``: precision name ->
+    rms error of the reference computed in that precision.
+    """
+
+    value: Any
+    truth: Any
+    response: Any
+    levels: dict[str, float] = dataclasses.field(default_factory=dict)
+
+
+def compare(
+    name: str, got: Any, expected: Expected, atol: float | None, rtol: float | None
+) -> OutputVerdict:
+    """Judge ``got``, an output leaf of the candidate, against ``expected``."""
+    value = expected.value
+    if not isinstance(value, torch.Tensor):
+        return _compare_plain(name, got, value)
+    form = _form_problem(name, got, value)
+    if form:
+        return _failed(name, value, form)
+    got = got.to(value.device)
+    if value.is_complex():
+        real = Expected(
+            torch.view_as_real(value.resolve_conj()),
+            torch.view_as_real(expected.truth.resolve_conj()),
+            torch.view_as_real(expected.response.resolve_conj()),
+            expected.levels,
+        )
+        return compare(name, torch.view_as_real(got), real, atol, rtol)
+    if not value.is_floating_point():
+        return _compare_exact(name, got, expected)
+    return _compare_floating(name, got, expected, atol, rtol)
+
+
+def _form_problem(name: str, got: Any, value: torch.Tensor) -> str:
+    if not isinstance(got, torch.Tensor):
+        kind = getattr(got, "type_name", type(got).__name__)
+        return f"{name} is a {kind}, expected exactly torch.Tensor"
+    if got.shape != value.shape:
+        return f"{name} has shape {tuple(got.shape)}, expected {tuple(value.shape)}"
+    if got.dtype != value.dtype:
+        return f"{name} has dtype {got.dtype}, expected {value.dtype}"
+    return ""
+
+
+def _failed(name: str, value: torch.Tensor, message: str) -> OutputVerdict:
+    return OutputVerdict(
+        name=name,
+        shape=tuple(value.shape),
+        dtype=str(value.dtype).removeprefix("torch."),
+        passed=False,
+        compat=False,
+        message=message,
+    )
+
+
+def _compare_plain(name: str, got: Any, value: Any) -> OutputVerdict:
+    """Outputs that are no tensors: equal, or for floats equal up to the compat tolerance."""
+    if isinstance(value, float) and isinstance(got, float):
+        same = abs(got - value) <= 1e-4 + 1e-4 * abs(value) or (got != got and value != value)
+    else:
+        same = type(got) is type(value) and got == value
+    message = "" if same else f"{name} is {got!r:.80}, expected {value!r:.80}"
+    return OutputVerdict(
+        name=name, shape=(), dtype=type(value).__name__, passed=same, compat=same, message=message
+    )
+
+
+def _compare_exact(name: str, got: torch.Tensor, expected: Expected) -> OutputVerdict:
+    """Integers and booleans: each element equals the reference's or the oracle's (they differ where
+    rounding decides, as in an argmax between near ties)."""
+    value, truth = expected.value, expected.truth.to(expected.value.dtype)
+    off = (got != value) & (got != truth)
+    wrong = int(off.sum())
+    base = _failed(name, value, "")
+    if not wrong:
+        return base.model_copy(update={"passed": True, "compat": bool((got == value).all())})
+    index = _unravel(int(off.flatten().to(torch.uint8).argmax()), value.shape)
+    return base.model_copy(
+        update={
+            "wrong": wrong,
+            "worst_index": index,
+            "worst_got": float(got[index]),
+            "worst_expected": float(value[index]),
+            "message": f"{wrong} of {value.numel()} integers differ, first at {list(index)}: "
+            f"{got[index].item()} instead of {value[index].item()}",
+        }
+    )
+
+
+def _compare_floating(
+    name: str, got: torch.Tensor, expected: Expected, atol: float | None, rtol: float | None
+) -> OutputVerdict:
+    value, dtype = expected.value, expected.value.dtype
+    atol, rtol = budget.compat_tolerance(dtype, atol, rtol)
+    compat = bool(torch.allclose(got, value, atol=atol, rtol=rtol, equal_nan=True))
+    wide, own = got.to(torch.float64), value.to(torch.float64)
+    # Where the working precision overflows, or the oracle does, the reference is the truth.
+    odd = ~torch.isfinite(own) | ~torch.isfinite(expected.truth)
+    truth = torch.where(odd, own, expected.truth)
+    matches = (wide == own) | (wide.isnan() & own.isnan())
+    stray = (odd & ~torch.isfinite(own) & ~matches) | (~torch.isfinite(wide) & torch.isfinite(own))
+    finite = torch.isfinite(own)
+    response = torch.where(odd, 0.0, expected.response)
+    excess = budget.excess(
+        torch.where(finite, wide, 0.0),
+        torch.where(finite, truth, 0.0),
+        torch.where(finite, own, 0.0),
+        torch.nan_to_num(response, nan=0.0, posinf=0.0, neginf=0.0),
+        dtype,
+    )
+    passed = excess.within() and not bool(stray.any())
+    seen = torch.where(matches & odd, 0.0, wide), torch.where(matches & odd, 0.0, truth)
+    mine = figures(*seen, dtype)
+    theirs = figures(torch.where(odd, 0.0, own), torch.where(odd, 0.0, truth), dtype)
+    verdict = OutputVerdict(
+        name=name,
+        shape=tuple(value.shape),
+        dtype=str(dtype).removeprefix("torch."),
+        passed=passed,
+        compat=compat,
+        figures=mine,
+        reference=theirs,
+        ratio_rows=excess.rows,
+        ratio_all=excess.all,
+        looks_like=looks_like(mine.rms, expected.levels) if expected.levels else "",
+    )
+    if value.numel() == 0:
+        return verdict
+    return verdict.model_copy(update=_worst(name, wide, truth, stray, excess, passed))
+
+
+def _worst(
+    name: str,
+    got: torch.Tensor,
+    truth: torch.Tensor,
+    stray: torch.Tensor,
+    excess: budget.Excess,
+    passed: bool,
+) -> dict[str, Any]:
+    """Fields that name the worst element and, for a failure, say what it looks like."""
+    error = torch.nan_to_num((got - truth).abs(), nan=torch.inf)
+    error = torch.where(stray, torch.inf, torch.where(torch.isfinite(truth), error, 0.0))
+    if passed or bool(stray.any()) or truth.dim() == 0:
+        flat = int(error.flatten().argmax())
+    else:
+        width = truth.shape[-1]
+        row = excess.worst_row
+        flat = row * width + int(budget.rows_of(error)[row].argmax())
+    index = _unravel(flat, truth.shape)
+    fields: dict[str, Any] = {
+        "worst_index": index,
+        "worst_got": float(got[index]),
+        "worst_expected": float(truth[index]),
+    }
+    if passed:
+        return fields
+    scale = float(truth[torch.isfinite(truth)].abs().mean()) if truth.numel() else 0.0
+    wrong = error > 1e-3 * scale + 1e-3 * truth.abs()
+    words = pattern(got, truth, wrong)
+    fields["wrong"] = int(wrong.sum())
+    ratio = (
+        f"{max(excess.rows, excess.all):.3g} times" if excess.rows == excess.rows else "NaN times"
+    )
+    fields["message"] = (
+        f"{name}{list(index)} is {float(got[index]):.9g}, expected {float(truth[index]):.9g}; "
+        f"the error is {ratio} that of an honest computation (limit {budget.LIMIT:g})"
+        + (f". {words[0].upper()}{words[1:]}" if words else "")
+    )
+    return fields
+
+
+def _unravel(flat: int, shape: torch.Size) -> tuple[int, ...]:
+    index = []
+    for size in reversed(shape):
+        index.append(flat % size)
+        flat //= size
+    return tuple(reversed(index))

@@ -1,0 +1,155 @@
+"""The reference side of one case: working-precision output, truth, conditioning, precisions."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map
+
+from kernelproof.check.oracle import Rounding, float64, lift, round_to
+
+# Name of the precision that a working dtype has by itself.
+_OWN_NAME = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
+
+
+class ReferenceModel:
+    """``Model`` for one set of constructor arguments, in working precision and in float64.
+
+    Args:
+        factory: the class ``Model``.
+        args, kwargs: its constructor's arguments.
+        seed: drawn before each construction, so that both copies and the candidate start alike.
+        device: where both run.
+    """
+
+    def __init__(
+        self, factory: Callable[..., Any], args: list[Any], kwargs: dict[str, Any],
+        seed: int, device: str,
+    ) -> None:  # fmt: skip
+        self.device = device
+        self.model = self._construct(factory, args, kwargs, seed)
+        self.exact = self._construct(factory, args, kwargs, seed)
+        self.exact.load_state_dict(self.model.state_dict())
+        with contextlib.suppress(RuntimeError):
+            self.exact.double()
+        self.notes: list[str] = []
+
+    def _construct(self, factory: Any, args: Any, kwargs: Any, seed: int) -> Any:
+        torch.manual_seed(seed)
+        model = factory(*copy.deepcopy(args), **copy.deepcopy(kwargs))
+        return model.to(self.device).eval()
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Weights and buffers, on the CPU."""
+        return {name: t.detach().cpu() for name, t in self.model.state_dict().items()}
+
+    def run(self, inputs: list[Any], seed: int) -> tuple[Any, list[int]]:
+        """Output in the working precision, and the indices of inputs that the reference changed."""
+        given = to_device(inputs, self.device)
+        kept = to_device(inputs, self.device)
+        torch.manual_seed(seed)
+        with torch.no_grad():
+            output = self.model(*given)
+        changed = [i for i, (a, b) in enumerate(zip(kept, given, strict=True)) if not _equal(a, b)]
+        return output, changed
+
+    def truth(self, inputs: list[Any], seed: int, operands: Rounding | None = None) -> Any:
+        """Output in float64."""
+        given = lift(to_device(inputs, self.device))
+        with float64(operands) as mode:
+            torch.manual_seed(seed)
+            output = self.exact(*given)
+        for note in mode.notes:
+            if note not in self.notes:
+                self.notes.append(note)
+        return output
+
+    def perturbed(self, inputs: list[Any], seed: int) -> Any:
+        """The oracle's output after every floating input and weight has moved by one unit in the
+        last place of its dtype, up or down at random."""
+        draw = torch.Generator().manual_seed(seed)
+
+        def nudge(leaf: Any) -> Any:
+            if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
+                return leaf
+            sign = torch.randint(0, 2, leaf.shape, generator=draw).to(leaf.device) * 2 - 1
+            exact = leaf.to(torch.float64)
+            return exact * (1 + sign * torch.finfo(leaf.dtype).eps)
+
+        given = tree_map(nudge, to_device(inputs, self.device))
+        weights = {name: nudge(t) for name, t in self.model.state_dict().items()}
+        with self._with_weights(weights), float64():
+            torch.manual_seed(seed)
+            return self.exact(*given)
+
+    def in_precision(self, inputs: list[Any], seed: int, name: str) -> Any:
+        """The oracle's output as an implementation in "tf32", "bf16" or "fp16" would have it: TF32
+        rounds the operands of matrix products, the others inputs and weights too."""
+        rounding = round_to(name)
+        if name == "tf32":
+            return self.truth(inputs, seed, rounding)
+
+        def low(leaf: Any) -> Any:
+            if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
+                return rounding(leaf.to(torch.float64))
+            return leaf
+
+        weights = {key: low(t) for key, t in self.model.state_dict().items()}
+        with self._with_weights(weights):
+            return self.truth(tree_map(low, to_device(inputs, self.device)), seed, rounding)
+
+    @contextlib.contextmanager
+    def _with_weights(self, weights: Mapping[str, torch.Tensor]) -> Iterator[None]:
+        kept = {name: t.detach().clone() for name, t in self.exact.state_dict().items()}
+        if not kept:
+            yield
+            return
+        self.exact.load_state_dict(weights)
+        try:
+            yield
+        finally:
+            self.exact.load_state_dict(kept)
+
+
+def working_name(dtype: torch.dtype) -> str:
+    """The name of a working precision, such as "fp32"."""
+    return _OWN_NAME.get(dtype, str(dtype).removeprefix("torch."))
+
+
+def to_device(value: Any, device: str) -> Any:
+    """A deep copy of ``value`` with its tensors on ``device``; strides are kept on the CPU."""
+
+    def move(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        if device != "cpu":
+            return leaf.to(device, copy=True)
+        if leaf.is_contiguous():
+            return leaf.clone()
+        empty = torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype)
+        return empty.copy_(leaf)
+
+    return tree_map(move, value)
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor):
+        return bool(((a == b) | ((a != a) & (b != b))).all())
+    if isinstance(a, (list, tuple)):
+        return all(_equal(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, dict):
+        return all(_equal(a[key], b[key]) for key in a)
+    return True
+
+
+def flatten(value: Any, name: str = "output") -> list[tuple[str, Any]]:
+    """The leaves of an output with names such as ``output[0]`` or ``output['mean']``."""
+    if isinstance(value, (list, tuple)):
+        return [x for i, item in enumerate(value) for x in flatten(item, f"{name}[{i}]")]
+    if isinstance(value, dict):
+        return [x for key, item in value.items() for x in flatten(item, f"{name}[{key!r}]")]
+    return [(name, value)]

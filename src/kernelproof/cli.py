@@ -1,0 +1,296 @@
+"""The command line: thin faces over the same functions as the Python interface.
+
+Exit codes: 0 the candidate passed, 1 it did not, 2 usage or an unreadable problem, 3 a fault of
+kernelproof itself. Results go to stdout, progress and errors to stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kernelproof import __version__
+from kernelproof.errors import KernelproofError, UsageError
+
+if TYPE_CHECKING:
+    from kernelproof.pipeline import Options
+    from kernelproof.types import Record
+
+app = typer.Typer(
+    name="kernelproof",
+    help="The proving ground for custom PyTorch kernels.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+ProblemArg = Annotated[
+    str, typer.Argument(help="Path of a problem, or the name of one (see `kernelproof doctor`).")
+]
+CandidateArg = Annotated[
+    str,
+    typer.Argument(
+        help="A .py file or folder with ModelNew; for a shipped operator also cpu, cuda."
+    ),
+]
+JsonOpt = Annotated[bool, typer.Option("--json", help="Print one JSON object only.")]
+DeviceOpt = Annotated[
+    str | None,
+    typer.Option(help="cpu, cuda or cuda:<index>. Default: what the candidate needs."),
+]
+SeedsOpt = Annotated[int, typer.Option(min=1, help="Random inputs for the first case.")]
+SeedOpt = Annotated[int | None, typer.Option(help="Replay: derive all seeds from this number.")]
+CaseOpt = Annotated[list[str] | None, typer.Option("--case", help="Only this case; repeatable.")]
+BytesOpt = Annotated[
+    int | None, typer.Option("--max-bytes", help="Leave out cases with larger inputs.")
+]
+TimeoutOpt = Annotated[float, typer.Option(help="Seconds that a call may take.")]
+StoreOpt = Annotated[
+    str | None, typer.Option(help="Record store (SQLAlchemy URL). Default: the data folder's.")
+]
+
+
+@app.command()
+def check(
+    problem: ProblemArg,
+    candidate: CandidateArg,
+    json_: JsonOpt = False,
+    device: DeviceOpt = None,
+    seeds: SeedsOpt = 5,
+    seed: SeedOpt = None,
+    case: CaseOpt = None,
+    max_bytes: BytesOpt = None,
+    timeout: TimeoutOpt = 60.0,
+    store: StoreOpt = None,
+) -> None:
+    """Build a candidate and check that it computes the same function."""
+    options = _options(
+        device=device, seeds=seeds, seed=seed, cases=tuple(case or ()), max_bytes=max_bytes,
+        call_timeout=timeout,
+    )  # fmt: skip
+    _finish(_judge(problem, candidate, False, options), json_, store)
+
+
+@app.command()
+def bench(
+    problem: ProblemArg,
+    candidate: CandidateArg,
+    json_: JsonOpt = False,
+    device: DeviceOpt = None,
+    seeds: SeedsOpt = 5,
+    seed: SeedOpt = None,
+    case: CaseOpt = None,
+    baseline: Annotated[
+        list[str] | None,
+        typer.Option("--baseline", help="Only this baseline; repeatable. Default: all."),
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=2, help="Interleaved rounds at most.")] = 30,
+    seconds: Annotated[float, typer.Option(help="No new round after this time.")] = 20.0,
+    max_bytes: BytesOpt = None,
+    timeout: TimeoutOpt = 60.0,
+    store: StoreOpt = None,
+) -> None:
+    """Check a candidate, then time it beside its baselines on the first chosen case."""
+    options = _options(
+        device=device, seeds=seeds, seed=seed, cases=tuple(case or ()), max_bytes=max_bytes,
+        baselines=None if baseline is None else tuple(baseline), rounds=rounds, seconds=seconds,
+        call_timeout=timeout,
+    )  # fmt: skip
+    _finish(_judge(problem, candidate, True, options), json_, store)
+
+
+@app.command()
+def demo(
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer seeds, no torch.compile.")] = False,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The report.")] = Path(
+        "report.html"
+    ),
+    json_: JsonOpt = False,
+    device: DeviceOpt = None,
+    store: StoreOpt = None,
+) -> None:
+    """Prove the shipped operators on whatever this machine has, and write a report."""
+    from kernelproof.demo import run
+    from kernelproof.report import render, summary
+
+    with _Progress() as progress:
+        records = run(quick=quick, device=device, progress=progress)
+    _keep(records, store)
+    output.write_text(render(records))
+    if json_:
+        _print_json({"records": [_as_json(r) for r in records], "report": str(output)})
+    else:
+        print(summary(records))
+        print(f"\nreport: {output}")
+    raise typer.Exit(0 if all(r.status == "pass" for r in records) else 1)
+
+
+@app.command()
+def report(
+    records: Annotated[
+        list[Path] | None,
+        typer.Argument(help="JSON files of records. Default: the newest of the store."),
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The report.")] = Path(
+        "report.html"
+    ),
+    count: Annotated[int, typer.Option(min=1, help="How many of the store's records.")] = 50,
+    json_: JsonOpt = False,
+    store: StoreOpt = None,
+) -> None:
+    """Write records as one self-contained HTML file, and print their table."""
+    from kernelproof.report import render, summary
+    from kernelproof.store import Store, read_json
+
+    if records:
+        found = [record for path in records for record in read_json(path)]
+    else:
+        found = Store(store).latest(count)
+    if not found:
+        raise UsageError("no records yet: run `kernelproof check` or `kernelproof demo` first")
+    output.write_text(render(found))
+    if json_:
+        _print_json({"records": [_as_json(r) for r in found], "report": str(output)})
+    else:
+        print(summary(found))
+        print(f"\nreport: {output}")
+
+
+@app.command()
+def doctor(json_: JsonOpt = False) -> None:
+    """Say what this machine has, what is missing, and how to get it."""
+    from kernelproof.doctor import examine, render
+
+    facts = examine()
+    if json_:
+        _print_json([fact.model_dump() for fact in facts])
+    else:
+        print(render(facts))
+
+
+@app.command("new-op")
+def new_op(
+    name: Annotated[str, typer.Argument(help="Name of the operator, a Python name.")],
+) -> None:
+    """Start a new operator: copy the template into ops/NAME."""
+    from kernelproof.scaffold import new_op as create
+
+    print(create(name))
+
+
+@app.command("new-problem")
+def new_problem(name: Annotated[str, typer.Argument(help="Name of the problem.")]) -> None:
+    """Start a new problem: write NAME.py into the current folder."""
+    from kernelproof.scaffold import new_problem as create
+
+    print(create(name))
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if version:
+        print(f"kernelproof {__version__}")
+        raise typer.Exit(0)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point: runs a command and turns errors into exit codes."""
+    try:
+        app(args=list(arguments) if arguments is not None else None)
+    except KernelproofError as error:
+        print(f"kernelproof: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("kernelproof: interrupted", file=sys.stderr)
+        sys.exit(130)
+    except Exception:
+        # Not foreseen: our own fault, which must not look like the candidate's.
+        traceback.print_exc()
+        print("kernelproof: an internal error; please report it with the above", file=sys.stderr)
+        sys.exit(KernelproofError.exit_code)
+
+
+def _options(**fields: Any) -> Options:
+    from kernelproof.pipeline import Options
+
+    return Options(**fields)
+
+
+def _judge(problem: str, candidate: str, timed: bool, options: Options) -> Record:
+    from kernelproof.worker.client import start_server
+
+    # The worker's server imports torch while this process does the same.
+    start_server()
+    from kernelproof import pipeline
+
+    with _Progress() as progress:
+        return pipeline.judge(problem, candidate, timed=timed, options=options, progress=progress)
+
+
+def _finish(record: Record, json_: bool, store: str | None) -> None:
+    from kernelproof.report import detail
+
+    _keep([record], store)
+    if json_:
+        _print_json(_as_json(record))
+    else:
+        print(detail(record))
+    raise typer.Exit(0 if record.status == "pass" else 1)
+
+
+def _keep(records: Sequence[Record], url: str | None) -> None:
+    from kernelproof.store import Store
+
+    store = Store(url)
+    for record in records:
+        store.add(record)
+
+
+def _as_json(record: Record) -> dict[str, Any]:
+    """The record with the two fields that outside tools look at first."""
+    checks = [check.model_dump() for check in record.verdict.checks]
+    body: dict[str, Any] = json.loads(record.model_dump_json())
+    return {"status": record.status, "checks": checks, **body}
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=1))
+
+
+class _Progress:
+    """A bar on stderr where that is a terminal, plain lines elsewhere."""
+
+    def __enter__(self) -> Any:
+        self.bar: Any = None
+        self.last = ""
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+            self.bar = Progress(
+                TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(),
+                console=Console(stderr=True), transient=True,
+            )  # fmt: skip
+            self.task = self.bar.add_task("start", total=1)
+            self.bar.start()
+        return self._show
+
+    def __exit__(self, *_: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def _show(self, what: str, done: int, total: int) -> None:
+        if self.bar is not None:
+            self.bar.update(self.task, description=what, completed=done, total=max(total, 1))
+        elif what != self.last:
+            print(f"{what} ...", file=sys.stderr, flush=True)
+        self.last = what

@@ -1,0 +1,46 @@
+"""`kernelproof demo`: the shipped operators through the same gate as anybody's kernel."""
+
+from __future__ import annotations
+
+from kernelproof.pipeline import Options, judge
+from kernelproof.problem import shipped_operators
+from kernelproof.types import Progress, Record, silent
+from kernelproof.worker.client import start_server
+
+
+def run(
+    quick: bool = False, device: str | None = None, progress: Progress = silent
+) -> list[Record]:
+    """Judge and time every shipped kernel that this machine can run: the CPU kernels, and with a
+    GPU the CUDA kernels first.
+
+    Args:
+        quick: two seeds, few rounds, and the eager baseline and the problem's own only.
+        device: "cpu" or "cuda" to run only those kernels.
+    """
+    start_server()
+    import torch
+
+    kinds = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
+    if device is not None:
+        kinds = [device.split(":")[0]]
+    records = []
+    for kind in kinds:
+        for name in shipped_operators():
+
+            def step(what: str, done: int, total: int, where: str = f"{name} {kind}") -> None:
+                progress(f"{where}: {what}", done, total)
+
+            records.append(
+                judge(name, kind, timed=True, options=_options(quick, name), progress=step)
+            )
+    return records
+
+
+def _options(quick: bool, name: str) -> Options:
+    if not quick:
+        return Options()
+    from kernelproof.problem import load
+
+    baselines = ("eager", *load(name).problem.baselines)
+    return Options(seeds=2, baselines=baselines, rounds=12, seconds=4.0)

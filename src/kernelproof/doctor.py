@@ -1,0 +1,102 @@
+"""`kernelproof doctor`: what this machine has, what is missing, and how to get it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import shutil
+from pathlib import Path
+from typing import Literal
+
+from kernelproof.build.cache import compiler_identity
+from kernelproof.home import home
+from kernelproof.problem import known_problems
+from kernelproof.types import Frozen
+
+
+class Fact(Frozen):
+    """One thing that was looked for; ``remedy`` says how to get what is missing."""
+
+    name: str
+    state: Literal["ok", "missing", "info"]
+    value: str
+    remedy: str = ""
+
+
+def examine() -> list[Fact]:
+    """Look at everything that kernelproof can use."""
+    return [
+        *_torch_facts(),
+        _tool("g++", "C++ candidates and the shipped CPU kernels", "install g++"),
+        _nvcc(),
+        _package("ninja", "load_inline candidates", "pip install ninja"),
+        _package("cuda-core", "kernelproof.cuda kernels", "pip install 'kernelproof[cuda]'"),
+        _package("cuda-bindings", "kernelproof.cuda kernels", "pip install 'kernelproof[cuda]'"),
+        _package("triton", "Triton candidates", "pip install 'kernelproof[triton]'"),
+        Fact(name="data folder", state="info", value=str(home())),
+        Fact(name="problems", state="info", value=", ".join(sorted(known_problems()))),
+    ]
+
+
+def _torch_facts() -> list[Fact]:
+    import torch
+
+    from kernelproof.environment import capture
+
+    env = capture()
+    facts = [
+        Fact(name="torch", state="ok", value=env.torch),
+        Fact(name="processor", state="ok", value=f"{env.cpu}, {env.cores} cores"),
+    ]
+    if torch.cuda.is_available():
+        value = f"{env.gpu} (sm_{env.capability.replace('.', '')}), driver {env.gpu_driver}"
+        facts.append(Fact(name="GPU", state="ok", value=value))
+    else:
+        built = torch.version.cuda
+        remedy = (
+            "CUDA candidates answer `unsupported` here; run them on a machine with an NVIDIA GPU"
+            if built
+            else "this torch is built without CUDA; CUDA candidates answer `unsupported`"
+        )
+        facts.append(
+            Fact(name="GPU", state="missing", value="none that torch can use", remedy=remedy)
+        )
+    return facts
+
+
+def _tool(name: str, purpose: str, remedy: str) -> Fact:
+    found = shutil.which(name)
+    if found is None:
+        return Fact(name=name, state="missing", value=f"for {purpose}", remedy=remedy)
+    return Fact(name=name, state="ok", value=compiler_identity(name).split(" / ")[0])
+
+
+def _nvcc() -> Fact:
+    known = Path("/usr/local/cuda/bin/nvcc")
+    found = shutil.which("nvcc") or (str(known) if known.is_file() else None)
+    if found is None:
+        return Fact(
+            name="nvcc",
+            state="missing",
+            value="for CUDA through load_inline and torch_op",
+            remedy="install the CUDA toolkit, or use kernelproof.cuda, which does not need it",
+        )
+    return Fact(name="nvcc", state="ok", value=compiler_identity(found).split(" / ")[-1])
+
+
+def _package(name: str, purpose: str, remedy: str) -> Fact:
+    try:
+        return Fact(name=name, state="ok", value=importlib.metadata.version(name))
+    except importlib.metadata.PackageNotFoundError:
+        return Fact(name=name, state="missing", value=f"for {purpose}", remedy=remedy)
+
+
+def render(facts: list[Fact]) -> str:
+    """The facts as lines of text."""
+    width = max(len(fact.name) for fact in facts)
+    lines = []
+    for fact in facts:
+        lines.append(f"{fact.state:8}{fact.name:{width + 2}}{fact.value}")
+        if fact.remedy:
+            lines.append(f"{'':8}{'':{width + 2}}-> {fact.remedy}")
+    return "\n".join(lines)

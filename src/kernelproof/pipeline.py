@@ -1,0 +1,347 @@
+"""The whole flow: problem -> candidate -> build -> check -> time -> record.
+
+The only module that knows the order of the stages. Build and run of the candidate happen in a
+worker process; the reference, the oracle and the verdict stay here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import random
+import secrets
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kernelproof import candidate as candidates
+from kernelproof import problem as problems
+from kernelproof.errors import CandidateCrash, UnsupportedError, UsageError
+from kernelproof.types import (
+    Build,
+    Candidate,
+    Case,
+    Evidence,
+    Progress,
+    Record,
+    Timing,
+    Verdict,
+    silent,
+)
+from kernelproof.worker import Worker
+
+# Languages whose kernels run on the CPU even where there is a GPU.
+_CPU_LANGUAGES = ("cpp-c", "cpp-stable", "cpp-inline")
+_FLOOR = Path(__file__).parent / "timing" / "floor.py"
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How to judge.
+
+    ``device``: "cpu", "cuda", "cuda:1"; None chooses by the candidate's language and the machine.
+    ``seeds``: random inputs for the first case (others get two). ``seed``: replays a run's seeds;
+    None draws them secretly. ``cases``: names, all when empty. ``baselines``: names to time beside;
+    None for all. ``build_timeout``, ``call_timeout``, ``compile_timeout``: seconds.
+    """
+
+    device: str | None = None
+    seeds: int = 5
+    seed: int | None = None
+    cases: tuple[str, ...] = ()
+    max_bytes: int | None = None
+    baselines: tuple[str, ...] | None = None
+    build_timeout: float = 600.0
+    call_timeout: float = 60.0
+    compile_timeout: float = 120.0
+    rounds: int = 30
+    seconds: float = 20.0
+
+
+def judge(
+    problem: str | Path,
+    candidate: str | Path,
+    *,
+    timed: bool = False,
+    options: Options | None = None,
+    progress: Progress = silent,
+) -> Record:
+    """Build, check and, with ``timed`` and a passing verdict, time a candidate.
+
+    Raises:
+        UsageError: no such problem or candidate, or a reference that does not run. Whatever the
+            candidate does wrong is in the record instead.
+    """
+    options = options or Options()
+    reference = problems.load(problem)
+    found = candidates.load(find_candidate(reference.problem.path, candidate))
+    device = _device(options.device, found)
+    seeds = _seeds(options)
+    with _Subject(found, device, options) as subject:
+        verdict = _check(reference, subject, seeds, device, options, progress)
+        timing = None
+        if timed and verdict.status == "pass":
+            timing = _time(reference, subject, seeds, device, options, progress)
+    from kernelproof import environment
+
+    return Record(
+        id=uuid.uuid4().hex,
+        created=datetime.datetime.now(datetime.timezone.utc),
+        problem=reference.problem,
+        candidate=found,
+        build=subject.build(verdict),
+        verdict=verdict,
+        timing=timing,
+        environment=environment.capture(),
+        seeds=seeds,
+    )
+
+
+def find_candidate(problem_path: str, where: str | Path) -> Path:
+    """A path, or for a shipped operator the name of one of its kernels, such as ``cuda``."""
+    path = Path(where)
+    beside = Path(problem_path).parent / f"{where}.py"
+    if not path.exists() and Path(problem_path).name == "problem.py" and beside.is_file():
+        return beside
+    return path
+
+
+def _device(asked: str | None, candidate: Candidate) -> str:
+    import torch
+
+    if asked is None:
+        gpu = torch.cuda.is_available() and candidate.language not in _CPU_LANGUAGES
+        return "cuda" if gpu else "cpu"
+    kind = asked.split(":")[0]
+    if kind not in ("cpu", "cuda"):
+        raise UsageError(f"no device {asked!r}; there are cpu, cuda and cuda:<index>")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise UsageError(f"device {asked!r}: torch sees no CUDA GPU here; see `kernelproof doctor`")
+    return asked
+
+
+def _seeds(options: Options) -> tuple[int, ...]:
+    if options.seed is None:
+        return tuple(secrets.randbits(31) for _ in range(options.seeds))
+    draw = random.Random(options.seed)
+    return tuple(draw.getrandbits(31) for _ in range(options.seeds))
+
+
+def _check(
+    reference: problems.Reference, subject: _Subject, seeds: tuple[int, ...], device: str,
+    options: Options, progress: Progress,
+) -> Verdict:  # fmt: skip
+    from kernelproof.check import Plan, check
+
+    evidence: Evidence = "cpu" if device == "cpu" else "device"
+    plan = Plan(
+        seeds=seeds,
+        device=device,
+        evidence=evidence,
+        cases=options.cases,
+        max_bytes=options.max_bytes,
+    )
+    return check(reference, subject, plan, progress)
+
+
+def _time(
+    reference: problems.Reference, subject: _Subject, seeds: tuple[int, ...], device: str,
+    options: Options, progress: Progress,
+) -> Timing:  # fmt: skip
+    """Time the first of the chosen cases."""
+    import torch
+
+    from kernelproof.check.reference import ReferenceModel
+    from kernelproof.timing import Budget, Entrant, measure
+
+    case = _timed_case(reference, options)
+    args, kwargs = reference.init_args(case)
+    torch.manual_seed(seeds[0])
+    inputs = reference.inputs(case)
+    state = ReferenceModel(reference.module.Model, args, kwargs, seeds[0], "cpu").state()
+    subject.construct(args, kwargs, seeds[0], state)
+    payload = (args, kwargs, seeds[0], state)
+    workers: list[Worker] = []
+
+    def entrant(
+        name: str, path: str, attr: str, given: Any, shown: list[Any], **extra: Any
+    ) -> Entrant:
+        timed = _TimedModule(name, path, attr, device, given, shown, options, **extra)
+        workers.append(timed.worker)
+        return Entrant(name, timed)
+
+    try:
+        path = reference.problem.path
+        baselines = []
+        for name in _baselines(reference, options):
+            attr = "Model" if name in ("eager", "torch.compile") else f"BASELINES:{name}"
+            wrap = "compile" if name == "torch.compile" else None
+            baselines.append(entrant(name, path, attr, payload, inputs, wrap=wrap))
+        first = next((x for x in inputs if isinstance(x, torch.Tensor)), torch.zeros(1))
+        nothing: Any = ([], {}, seeds[0], {})
+        floor = entrant(
+            "empty launch" if device != "cpu" else "empty call",
+            str(_FLOOR),
+            "Model",
+            nothing,
+            [first],
+        )
+        return measure(
+            Entrant(subject.candidate.name, _TimedSubject(subject, inputs)),
+            baselines,
+            floor,
+            case=case.name,
+            device=device,
+            threads=torch.get_num_threads(),
+            flops=reference.count("FLOPS", case),
+            nbytes=reference.count("BYTES", case),
+            budget=Budget(rounds=options.rounds, seconds=options.seconds),
+            seed=seeds[0],
+            progress=progress,
+        )
+    finally:
+        for worker in workers:
+            worker.close()
+
+
+def _timed_case(reference: problems.Reference, options: Options) -> Case:
+    chosen = options.cases or (reference.problem.cases[0].name,)
+    return next(case for case in reference.problem.cases if case.name == chosen[0])
+
+
+def _baselines(reference: problems.Reference, options: Options) -> Sequence[str]:
+    known = ["eager", "torch.compile", *reference.problem.baselines]
+    if options.baselines is None:
+        return known
+    unknown = set(options.baselines) - set(known)
+    if unknown:
+        raise UsageError(
+            f"{reference.problem.name} has no baseline {sorted(unknown)}; it has {', '.join(known)}"
+        )
+    return options.baselines
+
+
+class _Subject:
+    """The candidate in its worker, as the check sees it."""
+
+    def __init__(self, candidate: Candidate, device: str, options: Options) -> None:
+        self.candidate = candidate
+        self.device = device
+        self.options = options
+        self.worker = Worker(candidate.name)
+        self.weights = ""
+        self.build_seconds = 0.0
+        self.built = False
+
+    def __enter__(self) -> _Subject:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.worker.close()
+
+    def construct(self, args: Any, kwargs: Any, seed: int, state: Any) -> None:
+        answer = self._ask(
+            "load",
+            timeout=self.options.build_timeout,
+            payload=(args, kwargs, seed, state),
+            path=self.candidate.path,
+            kind="candidate",
+            attr="ModelNew",
+            device=self.device,
+            language=self.candidate.language,
+            threads=_threads(),
+        )
+        if not self.built:
+            self.build_seconds = answer["import_seconds"] + answer["construct_seconds"]
+            self.weights = answer["weights"]
+            self.built = True
+
+    def call(self, inputs: list[Any], seed: int, poison: bool, repeats: int) -> Any:
+        return self._ask(
+            "call",
+            timeout=self.options.call_timeout,
+            payload=(inputs, seed),
+            poison=poison,
+            repeats=repeats,
+        )
+
+    def build(self, verdict: Verdict) -> Build:
+        """The build's outcome, once the check is over."""
+        if self.built:
+            return Build(status="pass", seconds=self.build_seconds, weights=self.weights)
+        return Build(
+            status=verdict.status if verdict.status != "pass" else "crash",
+            seconds=0.0,
+            message=verdict.message,
+            detail=verdict.detail,
+        )
+
+    def _ask(self, do: str, **fields: Any) -> Any:
+        try:
+            return self.worker.ask(do, **fields)
+        except CandidateCrash as error:
+            gpu_code = self.candidate.language.startswith(("cuda", "triton"))
+            if not gpu_code or self.device != "cpu":
+                raise
+            raise UnsupportedError(
+                f"the candidate is {self.candidate.language} code and ran on the CPU, where it "
+                f"failed: {error.message}. It needs an NVIDIA GPU; see `kernelproof doctor`",
+                error.detail,
+            ) from error
+
+
+class _TimedSubject:
+    """The checked candidate, as the timing sees it."""
+
+    def __init__(self, subject: _Subject, inputs: list[Any]) -> None:
+        self.subject = subject
+        self.inputs = inputs
+
+    def prepare(self) -> dict[str, Any]:
+        answer: dict[str, Any] = self.subject.worker.ask(
+            "prepare", timeout=self.subject.options.call_timeout, payload=self.inputs, graph=True
+        )
+        return answer
+
+    def sample(self, clock: str, calls: int) -> list[float]:
+        readings: list[float] = self.subject.worker.ask(
+            "sample", timeout=self.subject.options.call_timeout, clock=clock, calls=calls
+        )
+        return readings
+
+
+class _TimedModule:
+    """A baseline in a worker of its own."""
+
+    def __init__(
+        self, name: str, path: str, attr: str, device: str, payload: Any, inputs: list[Any],
+        options: Options, wrap: str | None = None,
+    ) -> None:  # fmt: skip
+        self.worker = Worker(name)
+        self.load = {
+            "path": path, "kind": "baseline", "attr": attr, "device": device, "wrap": wrap,
+            "language": "pytorch", "threads": _threads(),
+        }  # fmt: skip
+        self.payload = payload
+        self.inputs = inputs
+        self.timeout = options.compile_timeout if wrap == "compile" else options.call_timeout
+
+    def prepare(self) -> dict[str, Any]:
+        self.worker.ask("load", timeout=self.timeout, payload=self.payload, **self.load)
+        answer: dict[str, Any] = self.worker.ask(
+            "prepare", timeout=self.timeout, payload=self.inputs, graph=True
+        )
+        return answer
+
+    def sample(self, clock: str, calls: int) -> list[float]:
+        readings: list[float] = self.worker.ask(
+            "sample", timeout=self.timeout, clock=clock, calls=calls
+        )
+        return readings
+
+
+def _threads() -> int:
+    import torch
+
+    return torch.get_num_threads()
