@@ -51,6 +51,13 @@ CaseOpt = Annotated[list[str] | None, typer.Option("--case", help="Only this cas
 BytesOpt = Annotated[
     int | None, typer.Option("--max-bytes", help="Leave out cases with larger inputs.")
 ]
+SizeOpt = Annotated[
+    list[str] | None,
+    typer.Option("--size", help="NAME=VALUE for a module-level constant; repeatable."),
+]
+ShrinkOpt = Annotated[
+    int | None, typer.Option(help="Halve the problem's sizes until its inputs fit in these bytes.")
+]
 TimeoutOpt = Annotated[float, typer.Option(help="Seconds that a call may take.")]
 StoreOpt = Annotated[
     str | None, typer.Option(help="Record store (SQLAlchemy URL). Default: the data folder's.")
@@ -67,13 +74,15 @@ def check(
     seed: SeedOpt = None,
     case: CaseOpt = None,
     max_bytes: BytesOpt = None,
+    size: SizeOpt = None,
+    shrink: ShrinkOpt = None,
     timeout: TimeoutOpt = 60.0,
     store: StoreOpt = None,
 ) -> None:
     """Build a candidate and check that it computes the same function."""
     options = _options(
         device=device, seeds=seeds, seed=seed, cases=tuple(case or ()), max_bytes=max_bytes,
-        call_timeout=timeout,
+        call_timeout=timeout, sizes=_sizes(size), shrink_to=shrink,
     )  # fmt: skip
     _finish(_judge(problem, candidate, False, options), json_, store)
 
@@ -94,6 +103,8 @@ def bench(
     rounds: Annotated[int, typer.Option(min=2, help="Interleaved rounds at most.")] = 30,
     seconds: Annotated[float, typer.Option(help="No new round after this time.")] = 20.0,
     max_bytes: BytesOpt = None,
+    size: SizeOpt = None,
+    shrink: ShrinkOpt = None,
     timeout: TimeoutOpt = 60.0,
     store: StoreOpt = None,
 ) -> None:
@@ -101,7 +112,7 @@ def bench(
     options = _options(
         device=device, seeds=seeds, seed=seed, cases=tuple(case or ()), max_bytes=max_bytes,
         baselines=None if baseline is None else tuple(baseline), rounds=rounds, seconds=seconds,
-        call_timeout=timeout,
+        call_timeout=timeout, sizes=_sizes(size), shrink_to=shrink,
     )  # fmt: skip
     _finish(_judge(problem, candidate, True, options), json_, store)
 
@@ -223,6 +234,16 @@ def _options(**fields: Any) -> Options:
     from kernelproof.pipeline import Options
 
     return Options(**fields)
+
+
+def _sizes(given: Sequence[str] | None) -> tuple[tuple[str, int], ...]:
+    pairs = []
+    for text in given or ():
+        name, _, value = text.partition("=")
+        if not name.isidentifier() or not value.isdigit():
+            raise UsageError(f"--size {text!r} is not NAME=VALUE with a whole number")
+        pairs.append((name, int(value)))
+    return tuple(pairs)
 
 
 def _judge(problem: str, candidate: str, timed: bool, options: Options) -> Record:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import itertools
 import sys
@@ -11,8 +12,11 @@ from types import ModuleType
 _counter = itertools.count()
 
 
-def import_file(path: Path, kind: str) -> ModuleType:
-    """Execute ``path`` as a fresh module; ``kind`` begins its name. Errors pass through."""
+def import_file(path: Path, kind: str, tree: ast.Module | None = None) -> ModuleType:
+    """Execute ``path`` as a fresh module; ``kind`` begins its name. Errors pass through.
+
+    ``tree`` is executed in place of the file's own text where it is given.
+    """
     name = f"kernelproof_{kind}_{path.stem}_{next(_counter)}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
@@ -21,7 +25,10 @@ def import_file(path: Path, kind: str) -> ModuleType:
     # dataclasses, pickling, torch.jit and triton look a module up by its name.
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        if tree is None:
+            spec.loader.exec_module(module)
+        else:
+            exec(compile(tree, str(path), "exec"), vars(module))
     except BaseException:
         sys.modules.pop(name, None)
         raise

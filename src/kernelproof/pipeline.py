@@ -43,7 +43,8 @@ class Options:
     ``device``: "cpu", "cuda", "cuda:1"; None chooses by the candidate's language and the machine.
     ``seeds``: random inputs for the first case (others get two). ``seed``: replays a run's seeds;
     None draws them secretly. ``cases``: names, all when empty. ``baselines``: names to time beside;
-    None for all. ``build_timeout``, ``call_timeout``, ``compile_timeout``: seconds.
+    None for all. ``sizes`` and ``shrink_to``: see `problem.load`.
+    ``build_timeout``, ``call_timeout``, ``compile_timeout``: seconds.
     """
 
     device: str | None = None
@@ -51,6 +52,8 @@ class Options:
     seed: int | None = None
     cases: tuple[str, ...] = ()
     max_bytes: int | None = None
+    sizes: tuple[tuple[str, int], ...] = ()
+    shrink_to: int | None = None
     baselines: tuple[str, ...] | None = None
     build_timeout: float = 600.0
     call_timeout: float = 60.0
@@ -74,7 +77,7 @@ def judge(
             candidate does wrong is in the record instead.
     """
     options = options or Options()
-    reference = problems.load(problem)
+    reference = problems.load(problem, dict(options.sizes), options.shrink_to)
     found = candidates.load(find_candidate(reference.problem.path, candidate))
     device = _device(options.device, found)
     seeds = _seeds(options)

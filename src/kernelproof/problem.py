@@ -20,11 +20,12 @@ import functools
 import hashlib
 import inspect
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from kernelproof import resize
 from kernelproof.errors import ProblemError
 from kernelproof.importing import import_file
 from kernelproof.types import Case, Problem
@@ -67,15 +68,26 @@ class Reference:
         return float(value) if case == self.problem.cases[0] else None
 
 
-def load(where: str | Path) -> Reference:
+def load(
+    where: str | Path, sizes: Mapping[str, int] | None = None, shrink_to: int | None = None
+) -> Reference:
     """Load a problem by path, or by the name of a file in ``problems/`` or of a shipped operator.
 
+    Args:
+        sizes: new values for module-level constants of the file, such as ``{"batch_size": 2}``.
+        shrink_to: halve the size constants until the inputs have at most so many bytes.
+
     Raises:
-        ProblemError: there is no such problem, it does not import, or it lacks ``Model`` or
-            ``get_inputs``; the message names the file and what is missing.
+        ProblemError: there is no such problem, it does not import, it lacks ``Model`` or
+            ``get_inputs``, or it has no such constant; the message names the file and what is
+            missing.
     """
     path = find(where)
-    module = _import(path)
+    sizes = dict(sizes or {})
+    module = _import(path, sizes)
+    if shrink_to is not None:
+        sizes = _shrunk(path, module, sizes, shrink_to)
+        module = _import(path, sizes)
     model = getattr(module, "Model", None)
     if not inspect.isclass(model):
         raise ProblemError(f"{path} has no class `Model`; a problem needs Model and get_inputs")
@@ -87,6 +99,7 @@ def load(where: str | Path) -> Reference:
         name=name,
         path=str(path),
         digest=hashlib.sha256(path.read_bytes()).hexdigest()[:32],
+        sizes=sizes,
         cases=_cases(path, module),
         atol=tolerance.get("atol"),
         rtol=tolerance.get("rtol"),
@@ -138,12 +151,42 @@ def _cases(path: Path, module: ModuleType) -> tuple[Case, ...]:
     return tuple(Case(name=str(name), sizes=sizes) for name, sizes in declared.items())
 
 
-def _import(path: Path) -> ModuleType:
+def _import(path: Path, sizes: Mapping[str, int]) -> ModuleType:
     try:
-        return import_file(path, "problem")
+        tree = resize.with_sizes(path.read_text(), sizes) if sizes else None
+        return import_file(path, "problem", tree)
+    except KeyError as error:
+        if error.args and error.args[0] in sizes:
+            raise ProblemError(f"{path} sets no module-level constant {error.args[0]!r}") from None
+        raise ProblemError(f"{path} does not import: KeyError: {error}") from error
     except Exception as error:
         last = traceback.format_exception_only(type(error), error)[-1].strip()
         raise ProblemError(f"{path} does not import: {last}") from error
+
+
+def _shrunk(path: Path, module: ModuleType, sizes: dict[str, int], limit: int) -> dict[str, int]:
+    """``sizes`` and the smaller constants with which the default inputs fit in ``limit`` bytes."""
+    import torch
+
+    def meta_inputs(trial: dict[str, int]) -> Any:
+        with torch.device("meta"):
+            return _import(path, sizes | trial).get_inputs()
+
+    def fits(trial: dict[str, int]) -> bool:
+        return resize.tensor_bytes(meta_inputs(trial)) <= limit
+
+    def runs(trial: dict[str, int]) -> bool:
+        # On the meta device a forward costs nothing and still refuses shapes that do not fit.
+        made = _import(path, sizes | trial)
+        try:
+            with torch.device("meta"), torch.no_grad():
+                make = getattr(made, "get_init_inputs", list)
+                made.Model(*make()).eval()(*made.get_inputs())
+        except Exception:
+            return False
+        return True
+
+    return sizes | resize.shrink(path.read_text(), vars(module), fits, runs)
 
 
 def _accepted(function: Callable[..., Any], sizes: dict[str, Any]) -> dict[str, Any]:

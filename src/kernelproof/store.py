@@ -96,10 +96,14 @@ def read_json(path: Path) -> list[Record]:
 
     try:
         data = json.loads(path.read_text())
+        if isinstance(data, dict) and "records" in data:
+            data = data["records"]
         items = data if isinstance(data, list) else [data]
-        return [Record.model_validate(item) for item in items]
+        # `--json` repeats these two at the top for tools; they are not fields of a record.
+        plain = [{k: v for k, v in item.items() if k not in ("status", "checks")} for item in items]
+        return [Record.model_validate(item) for item in plain]
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, ValidationError) as error:
+    except (ValueError, AttributeError, ValidationError) as error:
         text = str(error).splitlines()[0]
         raise UsageError(f"{path} holds no kernelproof records: {text}") from error

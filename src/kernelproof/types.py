@@ -64,11 +64,13 @@ class Case(Frozen):
 
 
 class Problem(Frozen):
-    """A reference module on disk. ``digest`` is the hash of its source."""
+    """A reference module on disk. ``digest`` is the hash of its source; ``sizes`` are the
+    module-level constants that were given other values."""
 
     name: str
     path: str
     digest: str
+    sizes: dict[str, int] = {}
     cases: tuple[Case, ...]
     atol: float | None = None
     rtol: float | None = None

@@ -306,12 +306,16 @@ def test_an_interval_has_one_unit() -> None:
         (units.bits(22.43), "22.4"),
         (units.bits(INF), "exact"),
         (units.bits(NAN), "nan"),
+        (units.precision("fp32 or better"), "fp32+"),
+        (units.precision("tf32 or bf16"), "tf32/bf16"),
         (units.error(1e-4), "1.0e-04"),
         (units.error(0.0), "0"),
         (units.ulps(0.5), "0.500"),
         (units.count(1048576), "1,048,576"),
         (units.many(1, "run"), "1 run"),
         (units.proof(0.98, 2.0), "0.98/2"),
+        (units.proof(1.1e6, 12.0), ">999/12"),
+        (units.proof(NAN, 12.0), "nan/12"),
         (units.number(1 / 3), "0.333333333"),
     ],
 )
@@ -331,7 +335,7 @@ def test_summary_is_aligned_and_has_the_figures(records: list[Record]) -> None:
     lines = summary(records).split("\n")
     assert len(lines) == 1 + len(records)
     head, first, second, third, last = lines
-    assert all(len(line) <= text.WIDTH for line in lines)
+    assert all(len(line) <= units.WIDTH for line in lines)
     for name in ("candidate", "verdict", "evidence", "compat", "vs eager"):
         column = head.index(name)
         assert all(line[column - 1] == " " and line[column] != " " for line in lines), name
@@ -355,9 +359,17 @@ def test_summary_stays_narrow_with_long_names() -> None:
     long = long.model_copy(update={"candidate": named, "timing": times})
     interpreted = record("compile_error", "05", verdict={"evidence": "interpreted"})
     lines = summary([long, interpreted]).split("\n")
-    assert max(len(line) for line in lines) <= text.WIDTH
+    assert max(len(line) for line in lines) <= units.WIDTH
     assert "1,000x [1,000, 1,000] UNCLEAR" in lines[1]
-    assert ".." in lines[1]
+    assert " a_ve" in lines[1] and ".." in lines[1]
+
+
+def test_cut_names_stay_apart() -> None:
+    names = ("axpby__last_column_unwritten", "axpby__view_of_input", "axpby__rounded_scalars")
+    many = [passing(), compile_error(), *(record("crash", name) for name in names)]
+    lines = summary(many).split("\n")
+    assert len({line.split()[1] for line in lines}) == len(lines)
+    assert max(len(line) for line in lines) <= units.WIDTH
 
 
 def test_nothing_to_show() -> None:
@@ -386,7 +398,7 @@ def test_detail_of_a_pass() -> None:
     assert "3,100 TFLOP/s" in body or "3.10 PFLOP/s" in body
     assert "3.03 TB/s for 8.00 MiB" in body
     assert "first call 125 ms" in body
-    assert "NVIDIA H200, sm_90, 1,980 MHz" in lines[-3]
+    assert "\nmachine  NVIDIA H200, sm_90, 1,980 MHz" in body
     assert lines[-1].split(maxsplit=1) == ["next", "kernelproof report -o report.html"]
 
 
@@ -404,7 +416,7 @@ def test_errors_stand_beside_those_of_the_reference() -> None:
 def test_detail_of_a_wrong_candidate_says_where_and_how() -> None:
     body = detail(wrong())
     assert body.startswith("wrong: 03_racy does not compute the same function")
-    assert "case edge, seed 1: output out, float32 [8, 128]: 17 of 1,024 elements wrong" in body
+    assert "case edge, seed 1: out, float32 [8, 128]: 17 of 1,024 elements wrong" in body
     assert "worst at [3, 17]: got nan, expected 0.25" in body
     assert "an edge tile" in body
     assert "proof no (worst ratio nan, limit 2.00x); compat no" in body
@@ -433,7 +445,7 @@ def test_what_the_verdict_says_is_not_said_again() -> None:
     )
     body = detail(failing)
     assert body.count("out[3, 17]") == 1 and "worst at" not in body
-    assert "seed 1: output out, float32 [8, 128]: 17 of 1,024 elements wrong" in body
+    assert "seed 1: out, float32 [8, 128]: 17 of 1,024 elements wrong" in body
 
 
 def test_an_output_without_figures_has_no_ratio() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import shlex
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -25,34 +24,37 @@ from kernelproof.types import (
     Verdict,
 )
 
-WIDTH = 110
 _YES = {True: "yes", False: "no"}
 _SHOWN_FAILURES = 3
 _SHOWN_LINES = 20
 SUMMARY_HEAD = ["problem", "candidate", "verdict", "evidence", "bits", "like", "proof"]
 SUMMARY_HEAD += ["compat", "time", "vs eager", "best other"]
 _SUMMARY_ALIGN = "<<<<><><><<"
-_SUMMARY_ELASTIC = (0, 1, 5, 10)
+# The columns that may be cut, first to last, and to how many characters.
+_SUMMARY_ELASTIC = {0: 8, 1: 12, 5: 5}
 ERROR_COLUMNS = ["output", "of", *units.ERROR_HEAD, "like", "proof", "case"]
 
 
 def summary(records: Sequence[Record]) -> str:
-    """One aligned row a record under a line of headings, at most ``WIDTH`` columns wide.
+    """One aligned row a record under a line of headings, at most ``units.WIDTH`` columns wide.
 
-    Names that do not fit are cut and end in ``..``. ``bits`` and ``proof`` are the worst of all
-    outputs of all runs.
+    Names that do not fit lose their middle, the best other baseline its name. ``bits`` and
+    ``proof`` are the worst of all outputs of all runs.
     """
     if not records:
         return "no records"
     rows = [SUMMARY_HEAD, *(summary_row(record) for record in records)]
-    return "\n".join(units.table(rows, _SUMMARY_ALIGN, WIDTH, _SUMMARY_ELASTIC))
+    if sum(units.column_widths(rows, len(SUMMARY_HEAD))) + len(SUMMARY_HEAD) > units.WIDTH:
+        rows = [[*row[:-1], row[-1].split()[0]] for row in rows]
+    return "\n".join(units.table(rows, _SUMMARY_ALIGN, units.WIDTH, _SUMMARY_ELASTIC))
 
 
 def detail(record: Record) -> str:
     """All about one record: status, reason, verdicts, errors, checks, times, machine, next step."""
     sections = (_status, _why, _errors, _checks, _times)
     blocks = ["\n".join(section(record)) for section in sections]
-    blocks.append(f"machine  {', '.join(units.environment_facts(record.environment))}")
+    facts = f"machine  {', '.join(units.environment_facts(record.environment))}"
+    blocks.append("\n".join(units.wrapped(facts, hanging=9)))
     blocks.append(f"next     {next_command(record)}")
     return "\n\n".join(block for block in blocks if block)
 
@@ -69,7 +71,7 @@ def summary_row(record: Record) -> list[str]:
         record.status,
         verdict.evidence,
         units.bits(fewest_bits(verdict)),
-        _short(verdict.looks_like) or units.MISSING,
+        units.precision(verdict.looks_like) or units.MISSING,
         units.proof(worst_ratio(verdict), verdict.limit),
         _YES[verdict.compat] if verdict.runs else units.MISSING,
     ]
@@ -87,11 +89,12 @@ def status_facts(record: Record) -> str:
     """On what the verdict rests and what it took."""
     verdict, build = record.verdict, record.build
     facts = [f"evidence {verdict.evidence}"]
-    facts += [f"on {units.one_line(verdict.device)}"] if verdict.device else []
+    if verdict.device not in ("", verdict.evidence):
+        facts.append(f"on {units.one_line(verdict.device)}")
     facts += [units.many(len(verdict.runs), "run")] if verdict.runs else []
     facts += [f"build {units.seconds(build.seconds)}"]
     facts += [f"check {units.seconds(verdict.seconds)}"] if verdict.runs else []
-    facts += [f"weights {units.one_line(build.weights)}"] if build.weights else []
+    facts += [f"weights: {units.one_line(build.weights)}"] if build.weights else []
     return ", ".join(facts)
 
 
@@ -192,7 +195,7 @@ def _failure(run: Run, output: OutputVerdict | None) -> list[str]:
     if output is None:
         return [f"{where}: {units.MEANING[run.status]}", message]
     dtype = units.one_line(output.dtype).removeprefix("torch.")
-    lines = [f"{where}: output {units.one_line(output.name)}, {dtype} {units.shape(output.shape)}"]
+    lines = [f"{where}: {units.one_line(output.name)}, {dtype} {units.shape(output.shape)}"]
     if output.wrong:
         total = units.many(math.prod(output.shape), "element")
         lines[0] += f": {units.count(output.wrong)} of {total} wrong"
@@ -323,11 +326,13 @@ def _why(record: Record) -> Iterator[str]:
         return
     yield "why" if record.status != "pass" else "message"
     for reason in reasons(record):
-        yield textwrap.indent(reason, "  ")
+        for line in reason.split("\n"):
+            yield from units.wrapped(line, "  ")
     failed = failure_lines(record)
     for first, *rest in failed[:_SHOWN_FAILURES]:
         yield f"  {first}"
-        yield from (f"    {line}" for line in rest)
+        for line in rest:
+            yield from units.wrapped(line, "    ")
     if len(failed) > _SHOWN_FAILURES:
         yield f"  and {units.many(len(failed) - _SHOWN_FAILURES, 'more failure')}"
     for text in long_details(record):
@@ -381,10 +386,6 @@ def _badness(output: OutputVerdict) -> tuple[bool, float, int]:
     if ratio is None or math.isnan(ratio):
         ratio = 0.0 if output.passed else math.inf
     return not output.passed, ratio, output.wrong
-
-
-def _short(precision: str) -> str:
-    return units.one_line(precision).replace(" or better", "+").replace(" or ", "/")
 
 
 def _candidate_path(record: Record) -> str:

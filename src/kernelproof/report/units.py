@@ -12,13 +12,15 @@ import contextlib
 import math
 import re
 import shlex
+import textwrap
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kernelproof.types import Environment, Figures, Ratio, Series
 
 MISSING = "-"
+WIDTH = 110
 MEANING = {
     "pass": "computes the same function",
     "wrong": "does not compute the same function",
@@ -33,6 +35,7 @@ ERROR_HEAD = ("max_abs", "mean_abs", "max_rel", "ulp", "bits")
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 _DECIMAL = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 _BINARY = ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"))
+_STUB = 4
 # Terminal sequences (colours, cursor moves, window titles) that a compiler or a candidate prints.
 _ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[@-Z\\-_])")
 
@@ -78,10 +81,10 @@ def ratio_interval(value: float | None, low: float | None, high: float | None) -
 
 
 def proof(value: float | None, limit: float) -> str:
-    """The proof ratio against its limit: ``0.98/2``."""
-    if value is None:
-        return MISSING
-    return f"{_digits(value, 2) if math.isfinite(value) else _not_finite(value)}/{limit:g}"
+    """The proof ratio against its limit: ``0.98/12``; how far beyond 999 says nothing more."""
+    if value is None or not math.isfinite(value):
+        return f"{_not_finite(value)}/{limit:g}" if value is not None else MISSING
+    return f"{'>999' if value > 999 else _digits(value, 2)}/{limit:g}"
 
 
 def size(value: float | None) -> str:
@@ -116,6 +119,13 @@ def bits(value: float | None) -> str:
     if value == math.inf:
         return "exact"
     return f"{value:.1f}" if math.isfinite(value) else _not_finite(value)
+
+
+def precision(words: str) -> str:
+    """What errors look like, in a few letters: ``fp32+`` for fp32 or better, ``tf32/fp32``."""
+    short = {"wrong values": "wrong", "no number": "nan"}
+    words = one_line(words)
+    return short.get(words, words.replace(" or better", "+").replace(" or ", "/"))
 
 
 def error(value: float | None) -> str:
@@ -243,6 +253,18 @@ def one_line(text: str) -> str:
     return " ".join(plain(text).split())
 
 
+def wrapped(line: str, indent: str = "", hanging: int = 0) -> list[str]:
+    """``line`` in lines of at most ``WIDTH``; all but the first are ``hanging`` deeper."""
+    return textwrap.wrap(
+        line,
+        WIDTH,
+        initial_indent=indent,
+        subsequent_indent=indent + " " * hanging,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
 def shell_path(path: str) -> str:
     """``path`` quoted for a shell, relative to the working directory where it lies below it."""
     with contextlib.suppress(ValueError):
@@ -250,25 +272,31 @@ def shell_path(path: str) -> str:
     return shlex.quote(one_line(path))
 
 
+def column_widths(rows: Sequence[Sequence[str]], columns: int) -> list[int]:
+    """The length of the longest cell of each column."""
+    return [max((len(row[column]) for row in rows), default=0) for column in range(columns)]
+
+
 def table(
     rows: Sequence[Sequence[str]],
     align: str,
     width: int | None = None,
-    elastic: Sequence[int] = (),
+    elastic: Mapping[int, int] | None = None,
     indent: str = "",
 ) -> list[str]:
-    """Aligned lines. ``align`` has ``<`` or ``>`` per column; columns ``elastic`` may be cut to
-    keep within ``width``."""
-    widths = [max((len(row[column]) for row in rows), default=0) for column in range(len(align))]
+    """Aligned lines. ``align`` has ``<`` or ``>`` per column. To keep within ``width``, the columns
+    of ``elastic`` are cut in turn, each to the length given for it, and to stubs if need be."""
+    widths = column_widths(rows, len(align))
     gap = "  "
-    # Wide cells in every column are rare; then a narrow gap costs less than names cut to stubs.
-    for gap, least in (("  ", 12), (" ", 4)) if width is not None else ():
-        excess = sum(widths) + len(gap) * (len(widths) - 1) - (width or 0)
-        for _ in range(max(0, excess)):
-            widest = max(elastic, key=lambda column: widths[column])
-            widths[widest] = max(min(least, widths[widest]), widths[widest] - 1)
-        if sum(widths) + len(gap) * (len(widths) - 1) <= (width or 0):
-            break
+    if width is not None and sum(widths) + 2 * (len(widths) - 1) > width:
+        # A narrow gap costs the reader less than a cut name.
+        gap = " "
+        excess = sum(widths) + len(widths) - 1 - width
+        aims = list((elastic or {}).items())
+        for column, least in [*aims, *((column, _STUB) for column, _ in aims)]:
+            taken = max(0, min(excess, widths[column] - least))
+            widths[column] -= taken
+            excess -= taken
     lines = []
     for row in rows:
         cells = (
@@ -315,4 +343,8 @@ def _digits(value: float, significant: int = 3) -> str:
 
 
 def _cut(text: str, room: int) -> str:
-    return text if len(text) <= room else text[: room - 2] + ".."
+    """``text`` without its middle: names of one family differ at the start or at the end."""
+    if len(text) <= room:
+        return text
+    head = (room - 1) // 2
+    return f"{text[:head]}..{text[len(text) - (room - head - 2) :]}"

@@ -1,8 +1,8 @@
 """Gated linear-attention recurrence with gates on the key axis, the value axis or a whole head.
 
-    from kernelproof.ops.gated_recurrence import gated_recurrence
+from kernelproof.ops.gated_recurrence import gated_recurrence
 
-    y = gated_recurrence(q, k, v, gate_v=gate)
+y = gated_recurrence(q, k, v, gate_v=gate)
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch import Tensor
 from kernelproof.errors import UnsupportedError
 from kernelproof.ops.gated_recurrence import contract as _contract
 from kernelproof.ops.gated_recurrence import reference as _reference
+from kernelproof.ops.gated_recurrence.checks import check_tensors
 
 __all__ = ["gated_recurrence"]
 
@@ -93,77 +94,17 @@ def gated_recurrence(
         UnsupportedError: ``impl`` does not fit the device or the dtype; or a tensor requires grad
             while a kernel without gradients was asked for.
     """
-    _check(q, k, v, gate_k, gate_v, gate_head, initial_state, impl)
-    tensors = (q, k, v, gate_k, gate_v, gate_head)
-    if impl == "reference":
-        y, state = _reference.run(*tensors, scale, initial_state)
-        return (y, state) if return_state else y
-    _check_kernel((*tensors, initial_state), v, impl)
-    if return_state:
-        return _contract.op_with_state(*tensors, float(scale), initial_state)
-    return _contract.op(*tensors, float(scale), initial_state)
-
-
-def _check(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    gate_k: Tensor | None,
-    gate_v: Tensor | None,
-    gate_head: Tensor | None,
-    initial_state: Tensor | None,
-    impl: str | None,
-) -> None:
-    """Raise ValueError where shapes, dtypes, devices or ``impl`` are not acceptable."""
     if impl not in _IMPLS:
         raise ValueError(f"impl={impl!r} is unknown; give None, 'cpu', 'cuda' or 'reference'")
-    if q.dim() != 4:
-        raise ValueError(f"q has shape {tuple(q.shape)}; it must be (B, T, H, K)")
-    if v.dim() != 4:
-        raise ValueError(f"v has shape {tuple(v.shape)}; it must be (B, T, H, V)")
-    batch, steps, heads, key_dim = q.shape
-    value_dim = v.shape[-1]
-    keys, values = (batch, steps, heads, key_dim), (batch, steps, heads, value_dim)
-    _check_shape("k", k, keys, "(B, T, H, K), as q")
-    _check_shape("v", v, values, "(B, T, H, V), with q's B, T and H")
-    for name, tensor in (("q", q), ("k", k)):
-        if tensor.dtype != v.dtype:
-            raise ValueError(f"{name} is {tensor.dtype} and v is {v.dtype}; q, k and v must agree")
-    if not v.dtype.is_floating_point:
-        raise ValueError(f"q, k and v are {v.dtype}; they must be floating point")
-    gate_dtype = None
-    for name, gate, shape, text in (
-        ("gate_k", gate_k, keys, "(B, T, H, K): it scales rows of the state"),
-        ("gate_v", gate_v, values, "(B, T, H, V): it scales columns of the state"),
-        ("gate_head", gate_head, (batch, steps, heads), "(B, T, H)"),
-    ):
-        if gate is None:
-            continue
-        _check_shape(name, gate, shape, text)
-        if gate.dtype not in (v.dtype, torch.float32) or gate_dtype not in (None, gate.dtype):
-            raise ValueError(
-                f"{name} is {gate.dtype}; all gates must share one dtype, {v.dtype} (that of v) "
-                "or torch.float32"
-            )
-        gate_dtype = gate.dtype
-    if initial_state is not None:
-        _check_shape(
-            "initial_state", initial_state, (batch, heads, key_dim, value_dim), "(B, H, K, V)"
-        )
-        expected = torch.float64 if v.dtype == torch.float64 else torch.float32
-        if initial_state.dtype != expected:
-            raise ValueError(f"initial_state is {initial_state.dtype}; it must be {expected}")
-    for name, tensor in (
-        ("q", q), ("k", k), ("gate_k", gate_k), ("gate_v", gate_v),
-        ("gate_head", gate_head), ("initial_state", initial_state),
-    ):  # fmt: skip
-        if tensor is not None and tensor.device != v.device:
-            raise ValueError(f"{name} is on {tensor.device} and v on {v.device}; move one of them")
-
-
-def _check_shape(name: str, tensor: Tensor, shape: tuple[int, ...], text: str) -> None:
-    if tuple(tensor.shape) != shape:
-        raise ValueError(f"{name} has shape {tuple(tensor.shape)}; it must be {shape}, {text}")
+    tensors = (q, k, v, gate_k, gate_v, gate_head)
+    if impl == "reference":
+        check_tensors(*tensors, initial_state)
+        y, state = _reference.run(*tensors, scale, initial_state)
+        return (y, state) if return_state else y
+    _check_kernel((*tensors, initial_state), v, impl)  # the operator checks shapes itself
+    run = _contract.op_with_state if return_state else _contract.op
+    result: Tensor | tuple[Tensor, Tensor] = run(*tensors, float(scale), initial_state)
+    return result
 
 
 def _check_kernel(tensors: tuple[Tensor | None, ...], v: Tensor, impl: str | None) -> None:
@@ -181,8 +122,7 @@ def _check_kernel(tensors: tuple[Tensor | None, ...], v: Tensor, impl: str | Non
         )
     if v.dtype not in _KERNEL_DTYPES:
         raise UnsupportedError(
-            f"the kernels take float32, float16 and bfloat16, not {v.dtype}; "
-            'use impl="reference"'
+            f'the kernels take float32, float16 and bfloat16, not {v.dtype}; use impl="reference"'
         )
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
         raise UnsupportedError(

@@ -11,56 +11,70 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernelproof.ops.gated_recurrence.checks import check_tensors
+
 _ARGUMENTS = (
     "(Tensor q, Tensor k, Tensor v, Tensor? gate_k, Tensor? gate_v, Tensor? gate_head, "
     "float scale, Tensor? initial_state)"
 )
 _NAME = "kernelproof::gated_recurrence"
 _NAME_WITH_STATE = "kernelproof::gated_recurrence_with_state"
+_TAGS = (torch.Tag.pt2_compliant_tag,)
 
-torch.library.define(_NAME, f"{_ARGUMENTS} -> Tensor")
-torch.library.define(_NAME_WITH_STATE, f"{_ARGUMENTS} -> (Tensor, Tensor)")
+torch.library.define(_NAME, f"{_ARGUMENTS} -> Tensor", tags=_TAGS)
+torch.library.define(_NAME_WITH_STATE, f"{_ARGUMENTS} -> (Tensor, Tensor)", tags=_TAGS)
+
+
+def _run(device: str, arguments: tuple[Any, ...], with_state: bool) -> tuple[Any, Any]:
+    """Check, and call the launcher of ``device`` (imported on first use)."""
+    *tensors, _scale, initial = arguments
+    check_tensors(*tensors, initial)
+    launch: Any
+    if device == "cuda":
+        from kernelproof.ops.gated_recurrence.cuda import launch
+    else:
+        from kernelproof.ops.gated_recurrence.cpu import launch
+    y, state = launch(*arguments, with_state)
+    return y, state
 
 
 @torch.library.impl(_NAME, "cpu")
-def _cpu(*args: Any) -> Tensor:
-    from kernelproof.ops.gated_recurrence.cpu import launch
-
-    return launch(*args)[0]
+def _cpu(*arguments: Any) -> Tensor:
+    y: Tensor = _run("cpu", arguments, False)[0]
+    return y
 
 
 @torch.library.impl(_NAME_WITH_STATE, "cpu")
-def _cpu_with_state(*args: Any) -> tuple[Tensor, Tensor | None]:
-    from kernelproof.ops.gated_recurrence.cpu import launch
-
-    return launch(*args, with_state=True)
+def _cpu_with_state(*arguments: Any) -> tuple[Tensor, Tensor]:
+    return _run("cpu", arguments, True)
 
 
 @torch.library.impl(_NAME, "cuda")
-def _cuda(*args: Any) -> Tensor:
-    from kernelproof.ops.gated_recurrence.cuda import launch
-
-    return launch(*args)[0]
+def _cuda(*arguments: Any) -> Tensor:
+    y: Tensor = _run("cuda", arguments, False)[0]
+    return y
 
 
 @torch.library.impl(_NAME_WITH_STATE, "cuda")
-def _cuda_with_state(*args: Any) -> tuple[Tensor, Tensor | None]:
-    from kernelproof.ops.gated_recurrence.cuda import launch
-
-    return launch(*args, with_state=True)
+def _cuda_with_state(*arguments: Any) -> tuple[Tensor, Tensor]:
+    return _run("cuda", arguments, True)
 
 
-@torch.library.register_fake(_NAME)
-def _fake(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
+def _fake(*arguments: Any) -> Tensor:
+    *tensors, _scale, initial = arguments
+    check_tensors(*tensors, initial)
+    v: Tensor = arguments[2]
     return v.new_empty(v.shape)
 
 
-@torch.library.register_fake(_NAME_WITH_STATE)
-def _fake_with_state(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    batch, _, heads, key_dim = q.shape
-    state = v.new_empty((batch, heads, key_dim, v.shape[-1]), dtype=torch.float32)
-    return v.new_empty(v.shape), state
+def _fake_with_state(*arguments: Any) -> tuple[Tensor, Tensor]:
+    y = _fake(*arguments)
+    batch, _, heads, key_dim = arguments[0].shape
+    return y, y.new_empty((batch, heads, key_dim, y.shape[-1]), dtype=torch.float32)
 
+
+torch.library.register_fake(_NAME, _fake)
+torch.library.register_fake(_NAME_WITH_STATE, _fake_with_state)
 
 op: Any = torch.ops.kernelproof.gated_recurrence.default
 op_with_state: Any = torch.ops.kernelproof.gated_recurrence_with_state.default

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -136,7 +137,7 @@ def _warp(key_dim: int) -> tuple[int, int, int, int]:
 
 
 def _split(steps: int) -> tuple[int, int]:
-    """(segments, steps of a segment) for a sequence. Eight segments of 16 were best at 128 steps."""
+    """(segments, steps of a segment) for a sequence; 8 x 16 was the best split of 128."""
     for limit, split in ((1, (1, 1)), (8, (1, 8)), (32, (4, 8)), (64, (8, 8))):
         if steps <= limit:
             return split
@@ -188,7 +189,7 @@ def launch(
     Raises:
         UnsupportedError: T, V or the number of blocks does not fit 32 bits.
     """
-    batch, steps, heads, key_dim = q.shape
+    batch, _, heads, key_dim = q.shape
     y = torch.empty(v.shape, dtype=v.dtype, device=v.device)
     state = None
     if with_state:
@@ -304,7 +305,7 @@ def _plan(
     rows = [(s, key_dim) for s in (strides[0], strides[1], gate_k) if s is not None]
     rows += [(s, value_dim) for s in (strides[2], gate_v) if s is not None]
     wide = aligned and all(_in_quads(sizes, s, width) for s, width in rows)
-    gpu = torch.cuda.get_device_properties(device)
+    gpu: Any = torch.cuda.get_device_properties(device)
     limit = min(gpu.shared_memory_per_block_optin, _SHARED_LIMIT)
     config = choose(
         element, gate, key_dim, value_dim, steps, batch * heads, gates, wide,
@@ -320,9 +321,7 @@ def _plan(
     states = (batch, heads, key_dim, value_dim)
     keys, values = (*sizes, key_dim), (*sizes, value_dim)
     shapes = (keys, keys, values, keys, values, sizes, states, states)
-    strided = not all(
-        s is None or _contiguous(z, s) for z, s in zip(shapes, strides, strict=True)
-    )
+    strided = not all(s is None or _contiguous(z, s) for z, s in zip(shapes, strides, strict=True))
     numbers: list[int] = []
     if strided:
         for one in strides:
@@ -350,4 +349,3 @@ def _contiguous(sizes: Sequence[int], strides: Sequence[int]) -> bool:
             return False
         expected *= size
     return True
-

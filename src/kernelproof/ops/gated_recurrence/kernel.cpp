@@ -112,19 +112,16 @@ struct Rows {
 };
 
 template <class E>
-Rows rows(const E* from, const Strides& s, int64_t t0, int64_t steps, int64_t width, float* space) {
-  for (int64_t t = 0; t < steps; ++t)
-    for (int64_t i = 0; i < width; ++i)
-      space[t * width + i] = to_float(from[(t0 + t) * s.t + i * s.d]);
-  return {space, ptrdiff_t(width)};
-}
-template <>
-Rows rows(const float* from, const Strides& s, int64_t t0, int64_t steps, int64_t width,
-          float* space) {
-  if (s.d == 1 || width == 1) return {from + t0 * s.t, ptrdiff_t(s.t)};
-  for (int64_t t = 0; t < steps; ++t)
-    for (int64_t i = 0; i < width; ++i) space[t * width + i] = from[(t0 + t) * s.t + i * s.d];
-  return {space, ptrdiff_t(width)};
+void convert_rows(const void* source, const Strides& s, int64_t steps, int64_t width,
+                  float* to) {
+  const E* from = static_cast<const E*>(source);
+  for (int64_t t = 0; t < steps; ++t, from += s.t, to += width) {
+    if (s.d == 1) {
+      for (int64_t i = 0; i < width; ++i) to[i] = to_float(from[i]);
+    } else {
+      for (int64_t i = 0; i < width; ++i) to[i] = to_float(from[i * s.d]);
+    }
+  }
 }
 
 // Calls part(first, std::integral_constant<int, count>) for runs that cover 0 ... columns: a few
@@ -140,8 +137,8 @@ inline void in_runs(int columns, F part) {
 
 // One tile of v or gate_v: (steps, W) floats, zeros beyond `columns`.
 template <class E>
-void tile(const E* from, const Strides& s, int64_t t0, int64_t steps, int columns, float* to) {
-  from += t0 * s.t;
+void convert_tile(const void* source, const Strides& s, int64_t steps, int columns, float* to) {
+  const E* from = static_cast<const E*>(source);
   if (columns < W) std::memset(to, 0, steps * W * sizeof(float));
   for (int64_t t = 0; t < steps; ++t, to += W, from += s.t) {
     if (s.d == 1) {
@@ -152,6 +149,44 @@ void tile(const E* from, const Strides& s, int64_t t0, int64_t steps, int column
       for (int j = 0; j < columns; ++j) to[j] = to_float(from[j * s.d]);
     }
   }
+}
+
+// One tile of y, times scale, to rows `step` elements apart.
+template <class E>
+void write_tile(const float* y, float scale, int64_t steps, int columns, void* target,
+                int64_t step) {
+  E* to = static_cast<E*>(target);
+  for (int64_t t = 0; t < steps; ++t, y += W, to += step)
+    in_runs(columns, [&](int j, auto count) {
+      for (int i = 0; i < count; ++i) from_float(y[j + i] * scale, to + j + i);
+    });
+}
+
+// What depends on the dtype, by its code in Plan. The rest works on floats.
+struct Element {
+  int64_t size;
+  void (*rows)(const void*, const Strides&, int64_t, int64_t, float*);
+  void (*tile)(const void*, const Strides&, int64_t, int, float*);
+  void (*write)(const float*, float, int64_t, int, void*, int64_t);
+};
+template <class E>
+constexpr Element element() {
+  return {sizeof(E), convert_rows<E>, convert_tile<E>, write_tile<E>};
+}
+const Element ELEMENTS[] = {element<float>(), element<Half>(), element<BFloat>()};
+
+// Element (b, t, h, d) of a tensor, as a pointer into it.
+inline const char* at(const void* tensor, const Element& e, const Strides& s, int64_t b,
+                      int64_t t, int64_t h, int64_t d) {
+  return static_cast<const char*>(tensor) + (b * s.b + t * s.t + h * s.h + d * s.d) * e.size;
+}
+
+Rows rows(const void* from, int64_t code, const Strides& s, int64_t steps, int64_t width,
+          float* space) {
+  if (code == 0 && (s.d == 1 || width == 1))
+    return {static_cast<const float*>(from), ptrdiff_t(s.t)};
+  ELEMENTS[code].rows(from, s, steps, width, space);
+  return {space, ptrdiff_t(width)};
 }
 
 struct Piece {
@@ -217,25 +252,24 @@ int64_t scratch_size(const Plan& n, int64_t tiles) {
   return 3 * PIECE * n.K + tiles * n.K * W + 3 * PIECE * W;
 }
 
-template <class G>
+// The gate of the columns of one tile: gate_v times gate_head, whichever are given.
 void column_gate(const Plan& n, const Pointers& p, int64_t b, int64_t h, int64_t column,
                  int columns, int64_t t0, int64_t steps, float* gate) {
+  const Element& e = ELEMENTS[n.gate];
   if (p.gate_v != nullptr)
-    tile(static_cast<const G*>(p.gate_v) + b * n.gate_v.b + h * n.gate_v.h + column * n.gate_v.d,
-         n.gate_v, t0, steps, columns, gate);
+    e.tile(at(p.gate_v, e, n.gate_v, b, t0, h, column), n.gate_v, steps, columns, gate);
   if (p.gate_head == nullptr) return;
-  const G* head = static_cast<const G*>(p.gate_head) + b * n.gate_head.b + h * n.gate_head.h;
-  for (int64_t t = 0; t < steps; ++t) {
-    const float x = to_float(head[(t0 + t) * n.gate_head.t]);
+  float heads[PIECE];
+  e.rows(at(p.gate_head, e, n.gate_head, b, t0, h, 0), n.gate_head, steps, 1, heads);
+  for (int64_t t = 0; t < steps; ++t)
     for (int j = 0; j < W; ++j)
-      gate[t * W + j] = p.gate_v != nullptr ? gate[t * W + j] * x : x;
-  }
+      gate[t * W + j] = p.gate_v != nullptr ? gate[t * W + j] * heads[t] : heads[t];
 }
 
-// Columns first*W ... of one (batch, head), from the first step to the last.
-template <class E, class G>
+// Columns first * W ... of one (batch, head), from the first step to the last.
 void task(const Plan& n, const Pointers& p, int64_t b, int64_t h, int64_t first, int64_t tiles,
           float* scratch) {
+  const Element &e = ELEMENTS[n.element], &ge = ELEMENTS[n.gate];
   float* const packed = scratch;
   float* const states = packed + 3 * PIECE * n.K;
   float* const v = states + tiles * n.K * W;
@@ -264,31 +298,25 @@ void task(const Plan& n, const Pointers& p, int64_t b, int64_t h, int64_t first,
   piece.y = y;
   for (int64_t t0 = 0; t0 < n.T; t0 += PIECE) {
     piece.steps = n.T - t0 < PIECE ? n.T - t0 : PIECE;
-    piece.q = rows(static_cast<const E*>(p.q) + b * n.q.b + h * n.q.h, n.q, t0, piece.steps, n.K,
-                   packed);
-    piece.k = rows(static_cast<const E*>(p.k) + b * n.k.b + h * n.k.h, n.k, t0, piece.steps, n.K,
+    piece.q = rows(at(p.q, e, n.q, b, t0, h, 0), n.element, n.q, piece.steps, n.K, packed);
+    piece.k = rows(at(p.k, e, n.k, b, t0, h, 0), n.element, n.k, piece.steps, n.K,
                    packed + PIECE * n.K);
     if (key_gate)
-      piece.gate_k = rows(static_cast<const G*>(p.gate_k) + b * n.gate_k.b + h * n.gate_k.h,
-                          n.gate_k, t0, piece.steps, n.K, packed + 2 * PIECE * n.K);
+      piece.gate_k = rows(at(p.gate_k, ge, n.gate_k, b, t0, h, 0), n.gate, n.gate_k, piece.steps,
+                          n.K, packed + 2 * PIECE * n.K);
     for (int64_t x = 0; x < tiles; ++x) {
       const int64_t column = (first + x) * W;
       const int columns = columns_of(x);
-      tile(static_cast<const E*>(p.v) + b * n.v.b + h * n.v.h + column * n.v.d, n.v, t0,
-           piece.steps, columns, v);
-      column_gate<G>(n, p, b, h, column, columns, t0, piece.steps, gate);
+      e.tile(at(p.v, e, n.v, b, t0, h, column), n.v, piece.steps, columns, v);
+      if (with_column_gate) column_gate(n, p, b, h, column, columns, t0, piece.steps, gate);
       std::memset(y, 0, piece.steps * W * sizeof(float));
       float* const state = states + x * n.K * W;
       if (key_gate && with_column_gate) advance_all<true, true>(piece, n.K, state);
       else if (key_gate) advance_all<true, false>(piece, n.K, state);
       else if (with_column_gate) advance_all<false, true>(piece, n.K, state);
       else advance_all<false, false>(piece, n.K, state);
-      for (int64_t t = 0; t < piece.steps; ++t) {
-        E* const out = static_cast<E*>(p.y) + ((b * n.T + t0 + t) * n.H + h) * n.V + column;
-        in_runs(columns, [&](int j, auto count) {
-          for (int i = 0; i < count; ++i) from_float(y[t * W + j + i] * p.scale, out + j + i);
-        });
-      }
+      const int64_t out = ((b * n.T + t0) * n.H + h) * n.V + column;
+      e.write(y, p.scale, piece.steps, columns, static_cast<char*>(p.y) + out * e.size, n.H * n.V);
     }
   }
 
@@ -299,7 +327,6 @@ void task(const Plan& n, const Pointers& p, int64_t b, int64_t h, int64_t first,
                   states + (x * n.K + i) * W, columns_of(x) * sizeof(float));
 }
 
-template <class E, class G>
 int run(const Plan& n, const Pointers& p) {
   const int64_t heads = n.B * n.H, all_tiles = (n.V + W - 1) / W;
   const int threads = omp_get_max_threads();
@@ -321,16 +348,11 @@ int run(const Plan& n, const Pointers& p) {
       if (scratch == nullptr) continue;
       const int64_t head = i / tasks_per_head, first = i % tasks_per_head * tiles;
       const int64_t count = all_tiles - first < tiles ? all_tiles - first : tiles;
-      task<E, G>(n, p, head / n.H, head % n.H, first, count, scratch);
+      task(n, p, head / n.H, head % n.H, first, count, scratch);
     }
     std::free(scratch);
   }
   return failed;
-}
-
-template <class E>
-int run_gate(const Plan& n, const Pointers& p) {
-  return n.gate == 0 ? run<E, float>(n, p) : run<E, E>(n, p);
 }
 
 }  // namespace
@@ -344,9 +366,5 @@ extern "C" int gated_recurrence(const int64_t* plan, const void* q, const void* 
   std::memcpy(&n, plan, sizeof n);
   const Pointers p{q, k, v, gate_k, gate_v, gate_head, initial, y, state, scale};
   if (n.B == 0 || n.H == 0 || n.V == 0) return 0;
-  switch (n.element) {
-    case 1: return run_gate<Half>(n, p);
-    case 2: return run_gate<BFloat>(n, p);
-    default: return run_gate<float>(n, p);
-  }
+  return run(n, p);
 }

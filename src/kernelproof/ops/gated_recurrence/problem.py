@@ -104,7 +104,7 @@ def _chunked(q: Tensor, k: Tensor, v: Tensor, gate: Tensor, chunk: int = 16) -> 
     pad = (0, 0, 0, 0, 0, chunks * chunk - steps)
 
     def split(x: Tensor, fill: float = 0.0) -> Tensor:  # (B, H, chunks, chunk, D)
-        padded = nn.functional.pad(x, pad, value=fill)
+        padded: Tensor = nn.functional.pad(x, pad, value=fill)
         return padded.unflatten(1, (chunks, chunk)).permute(0, 3, 1, 2, 4)
 
     q, k, v, gate = split(q), split(k), split(v), split(gate, 1.0)
@@ -125,7 +125,8 @@ def _chunked(q: Tensor, k: Tensor, v: Tensor, gate: Tensor, chunk: int = 16) -> 
         state = since[:, :, n, -1:, :] * state + update[:, :, n]
     if starts:
         y = y + since * (q @ torch.stack(starts, dim=2))
-    return y.permute(0, 2, 3, 1, 4).flatten(1, 2)[:, :steps].contiguous()
+    result: Tensor = y.permute(0, 2, 3, 1, 4).flatten(1, 2)[:, :steps].contiguous()
+    return result
 
 
 BASELINES: dict[str, Callable[..., Tensor]] = {"unbound loop": _unbound, "chunked": _chunked}

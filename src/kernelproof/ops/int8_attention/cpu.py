@@ -46,13 +46,13 @@ def launch(
     if k.numel() == 0:
         return out.zero_()
     q, k, v = unit_stride(q), unit_stride(k), unit_stride(v)
+    # Named, because a copy must outlive the call that reads it.
+    scales = q_scale.contiguous(), k_scale.contiguous(), v_scale.contiguous()
     batch, q_len, heads, dim = q.shape
     kv_len, kv_heads = k.shape[1], k.shape[2]
     failed = _function()(
         q.data_ptr(), k.data_ptr(), v.data_ptr(),
-        q_scale.contiguous().data_ptr(),
-        k_scale.contiguous().data_ptr(),
-        v_scale.contiguous().data_ptr(),
+        scales[0].data_ptr(), scales[1].data_ptr(), scales[2].data_ptr(),
         out.data_ptr(),
         batch, q_len, kv_len, heads, kv_heads, dim,
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3],

@@ -133,8 +133,12 @@ def _tile_plan(
         odd |= stride[0] | stride[1] | stride[2]
     exact = dim == width and odd % vector == 0
     tiles, steps = -(-q_len // 16), -(-kv_len // 16)
-    warps, only = _warps(width, steps, tiles * heads * batch, multiprocessors)
-    grouped = heads != kv_heads
+    # Loads byte by byte set the pace of inexact instances: one choice serves them all. Where each
+    # warp loops, the division that finds the key head does not count.
+    warps, only = 4, False
+    if exact:
+        warps, only = _warps(width, steps, tiles * heads * batch, multiprocessors)
+    grouped = heads != kv_heads or not only
     flags = ", ".join(str(flag).lower() for flag in (exact, causal, grouped, only))
     out_token = heads * dim
     tail = (

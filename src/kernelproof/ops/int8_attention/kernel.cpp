@@ -31,7 +31,6 @@ constexpr int VL = 4;
 
 typedef float vfloat __attribute__((vector_size(VL * 4), may_alias));
 typedef int32_t vint __attribute__((vector_size(VL * 4), may_alias));
-typedef int8_t vbyte __attribute__((vector_size(VL)));
 
 constexpr int KEY_BLOCK = 128;  // keys per block; scores of a tile stay in the first-level cache
 constexpr int ROW_TILE = 64;    // query rows per task at most
@@ -78,18 +77,28 @@ inline vint dot4(vint acc, vint keys, int32_t query) {
 constexpr int STEP = 4;  // elements of the head dimension in one packed word
 typedef int32_t word;
 
-inline word pack(const int8_t* p, int64_t left) {
-    word w = 0;
-    std::memcpy(&w, p, left < 4 ? static_cast<size_t>(left) : 4);
+// The instruction multiplies unsigned by signed: keys are biased by 128 here, and the rows' sums
+// take the bias out again.
+constexpr word KEY_BIAS = static_cast<word>(0x80808080u);
+
+inline word pack_query(const int8_t* p) {
+    word w;
+    std::memcpy(&w, p, 4);
     return w;
 }
 
-inline word pack_query(const int8_t* p, int64_t left) { return pack(p, left); }
+inline word pack_key(const int8_t* p) { return pack_query(p) ^ KEY_BIAS; }
 
-// The instruction multiplies unsigned by signed: keys are biased by 128 here, and the rows' sums
-// take the bias out again. Missing bytes meet a query of zero, whatever the bias makes of them.
-inline word pack_key(const int8_t* p, int64_t left) {
-    return pack(p, left) ^ static_cast<int32_t>(0x80808080u);
+// The last, incomplete word of a row. Where a key's bytes are missing the query's are zero.
+inline word pack_query_end(const int8_t* p, int64_t left) {
+    word w = 0;
+    for (int64_t i = 0; i < left; ++i)
+        w |= static_cast<word>(static_cast<uint32_t>(static_cast<uint8_t>(p[i])) << (8 * i));
+    return w;
+}
+
+inline word pack_key_end(const int8_t* p, int64_t left) {
+    return pack_query_end(p, left) ^ KEY_BIAS;
 }
 
 // scores[r][0..VL) of ROWS rows; `bias[r]` is 128 times the sum of row r's query.
@@ -108,8 +117,10 @@ inline void dot_rows(const word* queries, const word* keys, const int32_t* bias,
 constexpr int STEP = 1;
 typedef float word;
 
-inline word pack_query(const int8_t* p, int64_t) { return static_cast<float>(*p); }
-inline word pack_key(const int8_t* p, int64_t) { return static_cast<float>(*p); }
+inline word pack_query(const int8_t* p) { return static_cast<float>(*p); }
+inline word pack_key(const int8_t* p) { return static_cast<float>(*p); }
+inline word pack_query_end(const int8_t*, int64_t) { return 0.0f; }  // words are never incomplete
+inline word pack_key_end(const int8_t*, int64_t) { return 0.0f; }
 
 // fp32 holds sums of up to 1024 products of two int8 exactly (2^24), hence the chunks of 512.
 template <int ROWS>
@@ -146,6 +157,25 @@ inline vfloat exp2_vector(vfloat t) {
     const vint exponent = ((vint)shifted + (127 - 0x4B400000)) << 23;
     return p * (vfloat)exponent;
 }
+
+#if defined(__AVX512F__)
+inline float sum_lanes(vfloat x) { return _mm512_reduce_add_ps((__m512)x); }
+inline int32_t max_lanes(vint x) { return _mm512_reduce_max_epi32((__m512i)x); }
+#else
+inline float sum_lanes(vfloat x) {
+    float lanes[VL];
+    std::memcpy(lanes, &x, sizeof lanes);
+    for (int n = VL / 2; n > 0; n /= 2)
+        for (int i = 0; i < n; ++i) lanes[i] += lanes[i + n];
+    return lanes[0];
+}
+
+inline int32_t max_lanes(vint x) {
+    int32_t top = x[0];
+    for (int i = 1; i < VL; ++i) top = x[i] > top ? x[i] : top;
+    return top;
+}
+#endif
 
 // What one thread needs for a tile; all pointers into one aligned allocation.
 struct Scratch {
@@ -215,8 +245,9 @@ void pack_queries(const Problem& p, int64_t b, int64_t kv_head, int64_t first, S
             p.q + b * p.q_strides[0] + t * p.q_strides[1] + head * p.q_strides[2];
         int32_t sum = 0;
         for (int64_t d = 0; d < p.dim; ++d) sum += q[d];
-        for (int64_t w = 0; w < words; ++w)
-            s.queries[r * words + w] = pack_query(q + w * STEP, p.dim - w * STEP);
+        word* to = s.queries + r * words;
+        for (int64_t w = 0; w < p.dim / STEP; ++w) to[w] = pack_query(q + w * STEP);
+        if (p.dim % STEP) to[words - 1] = pack_query_end(q + (words - 1) * STEP, p.dim % STEP);
         const double factor = static_cast<double>(p.q_scale[head]) * p.k_scale[kv_head] * p.scale *
                               1.4426950408889634;  // log2(e)
         // Capped, because 0 * infinity at the maximum itself would be NaN; at the cap a score one
@@ -240,9 +271,9 @@ void pack_keys(const Problem& p, const int8_t* k, int64_t count, word* packed) {
             for (int64_t w = 0; w < words; ++w) to[w * VL] = 0;
             continue;
         }
-        for (int64_t w = 0; w < p.dim / STEP; ++w) to[w * VL] = pack_key(from + w * STEP, STEP);
+        for (int64_t w = 0; w < p.dim / STEP; ++w) to[w * VL] = pack_key(from + w * STEP);
         if (p.dim % STEP)
-            to[(words - 1) * VL] = pack_key(from + (words - 1) * STEP, p.dim % STEP);
+            to[(words - 1) * VL] = pack_key_end(from + (words - 1) * STEP, p.dim % STEP);
     }
 }
 
@@ -251,11 +282,9 @@ void convert_values(const Problem& p, const int8_t* v, int64_t count, float* val
     for (int64_t key = 0; key < count; ++key) {
         const int8_t* from = v + key * p.v_strides[1];
         float* to = values + key * padded;
-        for (int64_t d = 0; d < whole; d += VL) {
-            vbyte bytes;
-            std::memcpy(&bytes, from + d, VL);
-            store(to + d, __builtin_convertvector(__builtin_convertvector(bytes, vint), vfloat));
-        }
+        for (int64_t d = 0; d < whole; d += VL)
+#pragma omp simd
+            for (int i = 0; i < VL; ++i) to[d + i] = from[d + i];
         for (int64_t d = whole; d < padded; ++d) to[d] = d < p.dim ? from[d] : 0.0f;
     }
 }
@@ -284,8 +313,8 @@ void softmax_row(int32_t* scores, Rows& rows, int r, int64_t end) {
         x = lanes < splat(static_cast<int32_t>(visible - j)) ? x : splat(INT32_MIN);
         top = x > top ? x : top;
     }
-    int32_t maximum = rows.maximum[r];
-    for (int i = 0; i < VL; ++i) maximum = top[i] > maximum ? top[i] : maximum;
+    const int32_t block_maximum = max_lanes(top);
+    const int32_t maximum = block_maximum > rows.maximum[r] ? block_maximum : rows.maximum[r];
     const float c = rows.factor[r];
     rows.alpha[r] = 0.0f;
     if (rows.started[r])
@@ -302,9 +331,7 @@ void softmax_row(int32_t* scores, Rows& rows, int r, int64_t end) {
         store(scores + j, p);
     }
     for (; j < end; j += VL) store(scores + j, vfloat{});
-    float total = 0.0f;
-    for (int i = 0; i < VL; ++i) total += sum[i];
-    rows.sum[r] = rows.sum[r] * rows.alpha[r] + total;
+    rows.sum[r] = rows.sum[r] * rows.alpha[r] + sum_lanes(sum);
 }
 
 // out[row] = out[row] * alpha + probabilities[row] @ values, for VECTORS vectors of columns.

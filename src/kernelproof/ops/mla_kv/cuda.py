@@ -31,9 +31,10 @@ _TILE_THREADS = 256
 # Bytes of shared memory that every GPU from sm_80 on grants twice per multiprocessor.
 _FUSED_SHARED_LIMIT = 80 * 1024
 _STATIC_SHARED_LIMIT = 48 * 1024
-# Above these, two launches that read the weights once per large tile win over one fused launch.
-_FUSED_WEIGHT_BYTES = 2 << 20
-_FUSED_TOKENS_PER_SM = 32
+# Multiply-adds above which the larger tiles of two launches win over one fused launch.
+_FUSED_WORK = 1 << 26
+# A second launch costs about as much as this many steps of a tile's loop.
+_LAUNCH_STEPS = 3
 _REGISTER_TOKENS_PER_SM = 8
 # Quads of weights a thread can hold without spilling.
 _REGISTER_QUADS = 24
@@ -41,24 +42,27 @@ _MAX_BLOCKS = 2**31 - 1
 
 
 class Launch(NamedTuple):
-    """One launch: the kernel's name and sizes; operands are added at the call."""
+    """One launch. ``operands`` names the tensors that come before ``sizes``: the arguments of
+    `mla_kv_cuda`, "out", "latent" and "partial"."""
 
     name: str
+    operands: tuple[str, ...]
     sizes: tuple[int, ...]
     grid: int
     block: int
-    shared: int
-    programmatic: bool
+    shared: int = 0
 
 
 class Plan(NamedTuple):
-    """How to run one layout: ``design`` is "registers", "fused" or "product"."""
+    """How to run one layout: ``design`` is "registers", "fused" or "product"; ``scratch`` names
+    tensors of sums to allocate, with their number of elements."""
 
     design: str
     launches: tuple[Launch, ...]
-    columns: int
-    tokens: int
-    rank: int
+    scratch: tuple[tuple[str, int], ...] = ()
+
+
+_OPERANDS = ("hidden", "w_down", "w_up_k", "w_up_v", "out")
 
 
 def _ceil_div(a: int, b: int) -> int:
@@ -93,7 +97,7 @@ def register_threads(model: int, rank: int, columns: int, tokens: int) -> int | 
     return None if best is None else best[2]
 
 
-def _register_launch(layout: Layout, multiprocessors: int, programmatic: bool) -> Launch | None:
+def _register_launch(layout: Layout, multiprocessors: int) -> Launch | None:
     """mla_kv_registers for contiguous weights and tokens, or None where it does not fit."""
     n = layout
     dense = (n.down_row, n.down_column, n.k_row, n.k_column, n.v_row, n.v_column)
@@ -109,56 +113,92 @@ def _register_launch(layout: Layout, multiprocessors: int, programmatic: bool) -
         return None
     name = f"mla_kv_registers<{n.model}, {n.rank}, {n.columns}, {tokens}, {threads}>"
     grid = _ceil_div(n.tokens, tokens)
-    return Launch(name, (n.tokens, n.inner_stride), grid, threads, 0, programmatic)
+    return Launch(name, _OPERANDS, (n.tokens, n.inner_stride), grid, threads)
 
 
-def _fused_launch(layout: Layout, dtype: torch.dtype, multiprocessors: int) -> Launch | None:
-    """mla_kv_fused, or None where two launches are the better way."""
+def _fused_launch(
+    layout: Layout, dtype: torch.dtype, multiprocessors: int, asked: bool
+) -> Launch | None:
+    """mla_kv_fused, or None where it does not fit or, unless ``asked`` for, two launches win."""
     n = layout
     rows, width, depth, _, _ = _SMALL_TILE
     item = 8 if dtype == torch.float64 else 4
     staging = 2 * depth * ((rows + 4) + (width + 4)) * item
     shared = staging + _ceil_div(n.rank, depth) * depth * (rows + 4) * item
-    weight_bytes = (n.model * n.rank + 2 * n.rank * n.columns) * dtype.itemsize
-    if shared > _FUSED_SHARED_LIMIT or weight_bytes > _FUSED_WEIGHT_BYTES:
-        return None
-    if n.tokens > _FUSED_TOKENS_PER_SM * multiprocessors:
+    work = n.tokens * n.rank * (n.model + 2 * n.columns)
+    if shared > _FUSED_SHARED_LIMIT or (work > _FUSED_WORK and not asked):
         return None
     token_tiles, column_tiles = _ceil_div(n.tokens, rows), _ceil_div(n.columns, width)
     # Splitting the columns over more blocks repeats the down-projection, which costs no time
     # while there are idle multiprocessors.
     chunks = max(1, min(2 * column_tiles, multiprocessors // token_tiles))
     tiles = _ceil_div(2 * column_tiles, chunks)
+    down_steps, up_steps = _ceil_div(n.model, depth), _ceil_div(n.rank, depth)
+    steps = _ceil_div(n.rank, width) * down_steps + tiles * up_steps
+    if not asked and steps > down_steps + up_steps + _LAUNCH_STEPS:
+        return None
     grid = token_tiles * _ceil_div(2 * column_tiles, tiles)
     name = f"mla_kv_fused<{_C_TYPES[dtype]}, {', '.join(map(str, _SMALL_TILE))}>"
     sizes = (*layout, token_tiles, column_tiles, tiles)
-    return Launch(name, sizes, grid, _TILE_THREADS, shared, False)
+    return Launch(name, _OPERANDS, sizes, grid, _TILE_THREADS, shared)
 
 
-def _product_launches(layout: Layout, dtype: torch.dtype, multiprocessors: int) -> list[Launch]:
-    """The two launches of mla_kv_product."""
+def _splits(blocks: int, depth: int, multiprocessors: int) -> tuple[int, int]:
+    """Number of splits of a sum and their depth, so that ``blocks`` blocks become about one per
+    multiprocessor; each split keeps at least 4 steps, which hide the latency of the loads."""
+    shortest = 4 * _SMALL_TILE[2]
+    wanted = max(1, min(multiprocessors // max(blocks, 1), depth // shortest))
+    split_depth = _ceil_div(_ceil_div(depth, wanted), _SMALL_TILE[2]) * _SMALL_TILE[2]
+    return max(1, _ceil_div(depth, max(split_depth, 1))), split_depth
+
+
+def _product_plan(layout: Layout, dtype: torch.dtype, multiprocessors: int) -> Plan:
+    """Two launches of mla_kv_product, with mla_kv_sum between them where the first is split."""
     n = layout
     value, total = _C_TYPES[dtype], "double" if dtype == torch.float64 else "float"
-    launches = []
-    for halves in (1, 2):
-        columns = n.rank if halves == 1 else n.columns
+
+    def product(
+        types: str, operands: tuple[str, ...], source: tuple[int, ...], columns: int,
+        strides: tuple[int, ...], halves: int,
+    ) -> tuple[Launch, int]:  # fmt: skip
         tile = _LARGE_TILE
         if _ceil_div(n.tokens, tile[0]) * _ceil_div(columns, tile[1]) * halves < multiprocessors:
             tile = _SMALL_TILE
         token_tiles, column_tiles = _ceil_div(n.tokens, tile[0]), _ceil_div(columns, tile[1])
-        if halves == 1:
-            types = f"{value}, {value}, {total}"
-            source = (n.tokens, n.inner, n.outer_stride, n.inner_stride, n.hidden_column, n.model)
-            strides = (n.down_row, n.down_column) * 2
-        else:
-            types = f"{total}, {value}, {value}"
-            source = (n.tokens, n.tokens, 0, n.rank, 1, n.rank)
-            strides = (n.k_row, n.k_column, n.v_row, n.v_column)
+        blocks = token_tiles * column_tiles * halves
+        depth = source[-1]
+        # Splitting the sum pays for the launch that adds the parts only where it is long.
+        splits, split_depth = (1, depth)
+        if halves == 1 and tile == _SMALL_TILE and depth >= 512:
+            splits, split_depth = _splits(blocks, depth, multiprocessors)
         name = f"mla_kv_product<{types}, {', '.join(map(str, tile))}>"
-        sizes = (*source, columns, *strides, halves, token_tiles, column_tiles)
-        grid = token_tiles * column_tiles * halves
-        launches.append(Launch(name, sizes, grid, _TILE_THREADS, 0, False))
-    return launches
+        sizes = (*source, columns, *strides, split_depth, halves, token_tiles, column_tiles)
+        return Launch(name, operands, sizes, blocks * splits, _TILE_THREADS), splits
+
+    launches: list[Launch] = []
+    count = n.tokens * n.rank
+    scratch = [("latent", count)]
+    if n.rank:
+        source = (n.tokens, n.inner, n.outer_stride, n.inner_stride, n.hidden_column, n.model)
+        down, splits = product(
+            f"{value}, {value}, {total}", ("hidden", "w_down", "w_down", "latent"), source, n.rank,
+            (n.down_row, n.down_column) * 2, 1,
+        )  # fmt: skip
+        if splits > 1:
+            down = down._replace(operands=(*down.operands[:3], "partial"))
+            scratch.append(("partial", splits * count))
+        launches.append(down)
+        if splits > 1:
+            blocks = _ceil_div(count, _TILE_THREADS)
+            name = f"mla_kv_sum<{total}>"
+            sizes = (count, splits)
+            launches.append(Launch(name, ("partial", "latent"), sizes, blocks, _TILE_THREADS))
+    source = (n.tokens, n.tokens, 0, n.rank, 1, n.rank)
+    up, _ = product(
+        f"{total}, {value}, {value}", ("latent", "w_up_k", "w_up_v", "out"), source, n.columns,
+        (n.k_row, n.k_column, n.v_row, n.v_column), 2,
+    )  # fmt: skip
+    return Plan("product", (*launches, up), tuple(scratch))
 
 
 def plan(
@@ -167,7 +207,6 @@ def plan(
     *,
     multiprocessors: int = 132,
     aligned: bool = True,
-    programmatic: bool = True,
     design: str | None = None,
 ) -> Plan:
     """The launches for one layout.
@@ -176,30 +215,28 @@ def plan(
         layout: of operands with at least one token and one column.
         multiprocessors: of the device.
         aligned: every weight starts at a multiple of 16 bytes.
-        programmatic: the device has programmatic dependent launch (sm_90 and later).
         design: "registers", "fused" or "product" instead of the best one that fits.
 
     Raises:
         ValueError: the design asked for does not fit, or the problem needs too many blocks.
     """
-    chosen: Launch | None = None
+    launch: Launch | None = None
     if design in (None, "registers") and dtype == torch.float32 and aligned:
-        chosen = _register_launch(layout, multiprocessors, programmatic)
-    if chosen is None and design in (None, "fused"):
-        chosen = _fused_launch(layout, dtype, multiprocessors)
-    if chosen is not None:
-        launches = [chosen]
-        name = chosen.name.split("<")[0].removeprefix("mla_kv_")
+        launch = _register_launch(layout, multiprocessors)
+    if launch is None and design in (None, "fused"):
+        launch = _fused_launch(layout, dtype, multiprocessors, design is not None)
+    if launch is not None:
+        chosen = Plan(launch.name.split("<")[0].removeprefix("mla_kv_"), (launch,))
     elif design in (None, "product"):
-        launches, name = _product_launches(layout, dtype, multiprocessors), "product"
+        chosen = _product_plan(layout, dtype, multiprocessors)
     else:
         raise ValueError(f"the design {design!r} does not fit {layout} in {dtype}; use design=None")
-    if any(launch.grid > _MAX_BLOCKS for launch in launches):
+    if any(launch.grid > _MAX_BLOCKS for launch in chosen.launches):
         raise ValueError(
             f"mla_kv: {layout.tokens} tokens with {layout.columns} columns need more than "
             f"{_MAX_BLOCKS} blocks; split the tokens over several calls"
         )
-    return Plan(name, tuple(launches), layout.columns, layout.tokens, layout.rank)
+    return chosen
 
 
 @functools.cache
@@ -219,11 +256,9 @@ def _cached_plan(
     check_shapes(*tensors, kv_heads=kv_heads)
     if 0 in key[0][:-1] or key[4][1] == 0:
         return None
-    multiprocessors, programmatic = _device_facts(device)
-    return plan(
-        layout_of(*tensors), dtype, multiprocessors=multiprocessors, aligned=aligned,
-        programmatic=programmatic, design=design,
-    )  # fmt: skip
+    multiprocessors, _ = _device_facts(device)
+    layout = layout_of(*tensors)
+    return plan(layout, dtype, multiprocessors=multiprocessors, aligned=aligned, design=design)
 
 
 def mla_kv_cuda(
@@ -258,27 +293,21 @@ def mla_kv_cuda(
     out = hidden.new_empty((*hidden.shape[:-1], 2, kv_heads, columns // kv_heads))
     if chosen is None:
         return out
-    if chosen.design != "product":
-        _run(chosen.launches[0], hidden, w_down, w_up_k, w_up_v, out)
-        return out
-    total = torch.float64 if hidden.dtype == torch.float64 else torch.float32
-    latent = torch.empty((chosen.tokens, max(chosen.rank, 1)), dtype=total, device=hidden.device)
-    down, up = chosen.launches
-    if chosen.rank:
-        _run(down, hidden, w_down, w_down, latent)
-    _run(up, latent, w_up_k, w_up_v, out)
+    tensors = dict(zip(_OPERANDS, (hidden, w_down, w_up_k, w_up_v, out), strict=True))
+    for name, count in chosen.scratch:
+        total = torch.float64 if hidden.dtype == torch.float64 else torch.float32
+        tensors[name] = torch.empty(count, dtype=total, device=hidden.device)
+    _, programmatic = _device_facts(hidden.device.index)
+    for launch in chosen.launches:
+        kernel(launch.name)(
+            *[tensors[name] for name in launch.operands],
+            *launch.sizes,
+            grid=launch.grid,
+            block=launch.block,
+            shared=launch.shared,
+            programmatic=programmatic,
+        )
     return out
-
-
-def _run(launch: Launch, *operands: torch.Tensor) -> None:
-    kernel(launch.name)(
-        *operands,
-        *launch.sizes,
-        grid=launch.grid,
-        block=launch.block,
-        shared=launch.shared,
-        programmatic=launch.programmatic,
-    )
 
 
 class ModelNew(nn.Module):

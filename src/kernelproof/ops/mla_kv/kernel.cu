@@ -5,7 +5,8 @@
 // Three designs, chosen by the launcher:
 //   mla_kv_registers  small contiguous fp32: a few tokens a block, all weights held in registers
 //   mla_kv_fused      small, any layout: a tile of latents in shared memory between two products
-//   mla_kv_product    everything else: one tiled product per launch, latents in global memory
+//   mla_kv_product    everything else: one tiled product per launch, latents in global memory; with
+//                     mla_kv_sum between them where few tokens meet a long model axis
 // All use fp32 multiply-adds (fp64 for double), never TF32, and sum in a fixed order.
 
 #include <cuda_bf16.h>
@@ -15,6 +16,16 @@ typedef long long int64;
 
 __host__ __device__ constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 __host__ __device__ constexpr int max_of(int a, int b) { return a > b ? a : b; }
+
+// Every kernel here may be launched programmatically, while the previous kernel in the stream is
+// still running: nothing is read or written before that one has finished. In return the next
+// kernel may start to launch at once.
+__device__ __forceinline__ void wait_for_previous_kernel() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
 
 // ------------------------------------------------------------------------------------------------
 // mla_kv_registers
@@ -83,12 +94,7 @@ __global__ void __launch_bounds__(THREADS, 1)
   __shared__ __align__(16) float latent[TOKENS * R];
   __shared__ __align__(16) float partial[S::partials];
 
-#if __CUDA_ARCH__ >= 900
-  // Launched programmatically: the previous kernel in the stream may still be running. Nothing is
-  // read before it has finished; the next one may start to launch at once.
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
+  wait_for_previous_kernel();
 
   const int tid = threadIdx.x;
   const int first = blockIdx.x * TOKENS;
@@ -268,7 +274,7 @@ struct Tile {
   __device__ void multiply(const Sum* a, int pitch, const Sum* b) {
     const int row = threadIdx.x / (BN / TN) * TM, column = threadIdx.x % (BN / TN) * TN;
     Sum part[TM][TN] = {};
-#pragma unroll
+#pragma unroll 8
     for (int k = 0; k < BK; ++k) {
       Sum x[TM];
       if constexpr (TM % 4 == 0) {
@@ -298,30 +304,36 @@ struct Tile {
   // contiguous, so that transposed weights are read in whole lines as well.
   template <typename T>
   struct WeightLoad {
+    const T* at;      // this thread's first element of the next tile
+    int64 step, next;  // elements to its next element, and to the next tile
+    int k, n, k_step, n_step, width;
     T value[b_loads];
 
-    static __device__ void place(const Matrix<T>& w, int i, int& k, int& n) {
-      const int e = threadIdx.x + i * kThreads;
+    __device__ WeightLoad(const Matrix<T>& w, int64 n0, int64 columns) {
+      const int tid = threadIdx.x;
       const bool along_k = w.row == 1;
-      k = along_k ? e % BK : e / BN;
-      n = along_k ? e / BK : e % BN;
+      k = along_k ? tid % BK : tid / BN;
+      n = along_k ? tid / BK : tid % BN;
+      k_step = along_k ? 0 : kThreads / BN;
+      n_step = along_k ? kThreads / BK : 0;
+      width = columns - n0 < BN ? static_cast<int>(columns - n0) : BN;
+      at = w.data + k * w.row + (n0 + n) * w.column;
+      step = k_step * w.row + n_step * w.column;
+      next = BK * w.row;
     }
-    __device__ void load(const Matrix<T>& w, int64 k0, int64 depth, int64 n0, int64 columns) {
+    __device__ void load(int64 depth_left) {
+      const int depth = depth_left < BK ? static_cast<int>(depth_left) : BK;
 #pragma unroll
       for (int i = 0; i < b_loads; ++i) {
-        int k, n;
-        place(w, i, k, n);
-        const bool inside = k0 + k < depth && n0 + n < columns;
-        value[i] = inside ? w.data[(k0 + k) * w.row + (n0 + n) * w.column] : T(0.0f);
+        const bool inside = k + i * k_step < depth && n + i * n_step < width;
+        value[i] = inside ? at[i * step] : T(0.0f);
       }
+      at += next;
     }
-    __device__ void store(const Matrix<T>& w, Sum* b) const {
+    __device__ void store(Sum* b) const {
 #pragma unroll
-      for (int i = 0; i < b_loads; ++i) {
-        int k, n;
-        place(w, i, k, n);
-        b[k * b_pitch + n] = widen(value[i]);
-      }
+      for (int i = 0; i < b_loads; ++i)
+        b[(k + i * k_step) * b_pitch + n + i * n_step] = widen(value[i]);
     }
   };
 
@@ -353,29 +365,30 @@ struct Tile {
     }
   };
 
-  // sum = tokens @ weight for this tile. All threads call it; it ends with a barrier.
+  // sum = tokens @ weight for this tile, over `depth` terms. All threads call it; it ends with a
+  // barrier.
   template <typename X, typename W>
   __device__ void product(Shared& shared, const Tokens<X>& x, int64 first, int64 tokens,
                           const Matrix<W>& w, int64 depth, int64 n0, int64 columns) {
     clear();
     TokenLoad<X> a(x, first, tokens);
-    WeightLoad<W> b;
+    WeightLoad<W> b(w, n0, columns);
     a.load(x, 0, depth);
-    b.load(w, 0, depth, n0, columns);
+    b.load(depth);
     a.store(shared.a[0]);
-    b.store(w, shared.b[0]);
+    b.store(shared.b[0]);
     __syncthreads();
     int now = 0;
     for (int64 k0 = 0; k0 < depth; k0 += BK, now ^= 1) {
       const bool more = k0 + BK < depth;
       if (more) {
         a.load(x, k0 + BK, depth);
-        b.load(w, k0 + BK, depth, n0, columns);
+        b.load(depth - k0 - BK);
       }
       multiply(shared.a[now], a_pitch, shared.b[now]);
       if (more) {
         a.store(shared.a[now ^ 1]);
-        b.store(w, shared.b[now ^ 1]);
+        b.store(shared.b[now ^ 1]);
       }
       __syncthreads();
     }
@@ -386,16 +399,16 @@ struct Tile {
   __device__ void product(Shared& shared, const Sum* latent, const Matrix<W>& w, int64 depth,
                           int64 n0, int64 columns) {
     clear();
-    WeightLoad<W> b;
-    b.load(w, 0, depth, n0, columns);
-    b.store(w, shared.b[0]);
+    WeightLoad<W> b(w, n0, columns);
+    b.load(depth);
+    b.store(shared.b[0]);
     __syncthreads();
     int now = 0;
     for (int64 k0 = 0; k0 < depth; k0 += BK, now ^= 1) {
       const bool more = k0 + BK < depth;
-      if (more) b.load(w, k0 + BK, depth, n0, columns);
+      if (more) b.load(depth - k0 - BK);
       multiply(latent + k0 * a_pitch, a_pitch, shared.b[now]);
-      if (more) b.store(w, shared.b[now ^ 1]);
+      if (more) b.store(shared.b[now ^ 1]);
       __syncthreads();
     }
   }
@@ -433,6 +446,7 @@ __global__ void __launch_bounds__(kThreads)
   extern __shared__ __align__(16) unsigned char memory[];
   typename Block::Shared& shared = *reinterpret_cast<typename Block::Shared*>(memory);
   Sum* latent = reinterpret_cast<Sum*>(memory + sizeof(typename Block::Shared));
+  wait_for_previous_kernel();
   const int64 first = static_cast<int64>(blockIdx.x % token_tiles) * BM;
   const int chunk = blockIdx.x / token_tiles;
 
@@ -468,21 +482,42 @@ __global__ void __launch_bounds__(kThreads)
 // ------------------------------------------------------------------------------------------------
 
 // out[n * halves + h] = tokens[n] @ (h ? w1 : w0), halves 1 or 2. Blocks are numbered token tile
-// first.
+// first, then column tile, then half, then split: split s sums the terms from s * split_depth on
+// and has its own `out`, after that of split s - 1.
 template <typename X, typename W, typename Out, int BM, int BN, int BK, int TM, int TN>
 __global__ void __launch_bounds__(kThreads)
     mla_kv_product(const X* tokens_data, const W* w0, const W* w1, Out* out, int64 tokens,
                    int64 inner, int64 outer_stride, int64 inner_stride, int64 token_column,
                    int64 depth, int64 columns, int64 row0, int64 column0, int64 row1,
-                   int64 column1, int halves, int token_tiles, int column_tiles) {
+                   int64 column1, int64 split_depth, int halves, int token_tiles,
+                   int column_tiles) {
   typedef Tile<typename SumOf<W>::type, BM, BN, BK, TM, TN> Block;
   __shared__ typename Block::Shared shared;
+  wait_for_previous_kernel();
   const int64 first = static_cast<int64>(blockIdx.x % token_tiles) * BM;
-  const int tile = blockIdx.x / token_tiles, half = tile / column_tiles;
+  const int tile = blockIdx.x / token_tiles, strip = tile / column_tiles;
+  const int half = strip % halves, split = strip / halves;
   const int64 n0 = static_cast<int64>(tile % column_tiles) * BN;
+  const int64 k0 = split * split_depth;
   Block block;
-  const Tokens<X> x{tokens_data, inner, outer_stride, inner_stride, token_column};
-  const Matrix<W> w{half ? w1 : w0, half ? row1 : row0, half ? column1 : column0};
-  block.product(shared, x, first, tokens, w, depth, n0, columns);
-  block.write(out + half * columns, halves * columns, first, tokens, n0, columns);
+  const Matrix<W> whole{half ? w1 : w0, half ? row1 : row0, half ? column1 : column0};
+  const Matrix<W> w{whole.data + k0 * whole.row, whole.row, whole.column};
+  const Tokens<X> x{tokens_data + k0 * token_column, inner, outer_stride, inner_stride,
+                    token_column};
+  block.product(shared, x, first, tokens, w, min(split_depth, depth - k0), n0, columns);
+  block.write(out + split * tokens * halves * columns + half * columns, halves * columns, first,
+              tokens, n0, columns);
+}
+
+// out[i] = partial[i] + partial[count + i] + ..., `splits` terms in this order.
+template <typename Sum>
+__global__ void __launch_bounds__(kThreads)
+    mla_kv_sum(const Sum* partial, Sum* out, int64 count, int splits) {
+  wait_for_previous_kernel();
+  const int64 i = static_cast<int64>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= count) return;
+  Sum sum = Sum(0);
+#pragma unroll 4
+  for (int s = 0; s < splits; ++s) sum += partial[s * count + i];
+  out[i] = sum;
 }

@@ -1,0 +1,5 @@
+"""``python -m kernelproof``."""
+
+from kernelproof.cli import main
+
+main()

@@ -1,0 +1,109 @@
+"""Other sizes for a problem that names its sizes as module-level constants, as KernelBench does.
+
+``get_inputs`` of such a file takes no arguments and reads constants like ``batch_size``. They are
+replaced right after the statement that sets them, so that constants derived from them follow.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+_SMALLEST = 2
+
+
+def with_sizes(source: str, sizes: Mapping[str, int]) -> ast.Module:
+    """The parsed ``source`` in which each constant of ``sizes`` has its new value.
+
+    Raises KeyError with the name of a constant that the source does not set at module level.
+    """
+    tree = ast.parse(source)
+    body: list[ast.stmt] = []
+    found = set()
+    for statement in tree.body:
+        body.append(statement)
+        for name in _bound(statement) & set(sizes):
+            found.add(name)
+            forced = ast.parse(f"{name} = {int(sizes[name])}").body[0]
+            body.append(ast.copy_location(forced, statement))
+    missing = set(sizes) - found
+    if missing:
+        raise KeyError(sorted(missing)[0])
+    tree.body = body
+    return ast.fix_missing_locations(tree)
+
+
+def size_constants(source: str, values: Mapping[str, Any]) -> dict[str, int]:
+    """The integer constants that ``get_inputs`` reads, with their values.
+
+    Args:
+        values: the module's namespace.
+    """
+    tree = ast.parse(source)
+    bound = {name for statement in tree.body for name in _bound(statement)}
+    read = _names_read(tree, "get_inputs")
+    return {
+        name: values[name]
+        for name in sorted(bound & read)
+        if type(values.get(name)) is int and values[name] >= _SMALLEST
+    }
+
+
+def shrink(
+    source: str,
+    values: Mapping[str, Any],
+    fits: Callable[[dict[str, int]], bool],
+    runs: Callable[[dict[str, int]], bool],
+) -> dict[str, int]:
+    """Halve size constants until ``fits``, keeping only steps after which the reference ``runs``.
+
+    Constants that only the inputs use (a batch, a length) go first; those that also shape the
+    weights follow. Returns the new values; empty when nothing had to change.
+    """
+    constants = size_constants(source, values)
+    shared = _names_read(ast.parse(source), "get_init_inputs")
+    sizes: dict[str, int] = {}
+    for group in (
+        [name for name in constants if name not in shared],
+        [name for name in constants if name in shared],
+    ):
+        stuck: set[str] = set()
+        while not fits(sizes) and len(stuck) < len(group):
+            current = {n: sizes.get(n, constants[n]) for n in group if n not in stuck}
+            largest = max(current, key=lambda n: current[n])
+            half = max(_SMALLEST, current[largest] // 2)
+            attempt = sizes | {largest: half}
+            if half < current[largest] and runs(attempt):
+                sizes = attempt
+            else:
+                stuck.add(largest)
+    return sizes
+
+
+def _bound(statement: ast.stmt) -> set[str]:
+    """Names that a module-level assignment sets."""
+    targets: list[ast.expr] = []
+    if isinstance(statement, ast.Assign):
+        targets = statement.targets
+    elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
+        targets = [statement.target]
+    return {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)}
+
+
+def _names_read(tree: ast.Module, function: str) -> set[str]:
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name == function:
+            return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+    return set()
+
+
+def tensor_bytes(value: Any) -> int:
+    """Bytes of all tensors in a nest of lists and dicts; works on meta tensors."""
+    from torch import Tensor
+    from torch.utils._pytree import tree_leaves
+
+    return sum(
+        math.prod(t.shape) * t.element_size() for t in tree_leaves(value) if isinstance(t, Tensor)
+    )

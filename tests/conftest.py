@@ -1,0 +1,38 @@
+"""Shared by all tests: a private data folder, and what a test may need of the machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def private_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Builds and records of a test run stay apart from the user's."""
+    home = tmp_path_factory.mktemp("home")
+    os.environ["KERNELPROOF_HOME"] = str(home)
+    return home
+
+
+@pytest.fixture
+def root() -> Path:
+    """The checkout."""
+    return ROOT
+
+
+@pytest.fixture
+def run_cli() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run `kernelproof` in a fresh process, as a user does."""
+
+    def run(*args: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "kernelproof", *args]
+        return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+
+    return run

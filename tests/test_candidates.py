@@ -1,0 +1,80 @@
+"""Right and wrong kernels, each with the verdict that it must get.
+
+A fixture is a file or folder ``<problem>__<what>`` in ``tests/candidates/right`` or ``wrong`` whose
+module has a constant ``EXPECT``.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from kernelproof.pipeline import Options, judge
+
+FOLDER = Path(__file__).parent / "candidates"
+# A hang must end by time-out, soon; an honest kernel needs far less even on a busy machine.
+CALL_TIMEOUT = {"timeout": 3.0}
+
+
+def entry(path: Path) -> Path:
+    return path / "candidate.py" if path.is_dir() else path
+
+
+def constant(path: Path, name: str) -> object:
+    """A module-level constant, read without running the file; None where there is none."""
+    try:
+        tree = ast.parse(entry(path).read_text())
+    except SyntaxError:
+        # The fixture with the syntax error still says what it expects, on a line of its own.
+        for line in entry(path).read_text().splitlines():
+            if line.startswith(f"{name} = "):
+                return ast.literal_eval(line.split("=", 1)[1].strip())
+        return None
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == name:
+            return ast.literal_eval(node.value)
+    return None
+
+
+def fixtures(kind: str) -> list[Path]:
+    found = [p for p in sorted((FOLDER / kind).iterdir()) if "__" in p.name and p.suffix != ".pyc"]
+    return [p for p in found if p.name != "__pycache__"]
+
+
+def judged(path: Path):
+    problem = path.name.split("__")[0]
+    expected = constant(path, "EXPECT")
+    options = Options(
+        device="cpu", seeds=2, seed=7, call_timeout=CALL_TIMEOUT.get(str(expected), 120.0)
+    )
+    return judge(problem, path, options=options), expected
+
+
+@pytest.mark.parametrize("path", fixtures("right"), ids=lambda p: p.stem)
+def test_right_candidate_passes(path: Path) -> None:
+    record, expected = judged(path)
+    assert expected == "pass"
+    assert record.status == "pass", f"{record.verdict.message}\n{record.verdict.detail}"
+    assert record.verdict.proof
+
+
+@pytest.mark.parametrize("path", fixtures("wrong"), ids=lambda p: p.stem)
+def test_wrong_candidate_gets_its_status(path: Path) -> None:
+    record, expected = judged(path)
+    verdict = record.verdict
+    assert expected not in (None, "pass")
+    assert record.status == expected, f"{verdict.message}\n{verdict.detail}"
+    assert verdict.message
+    line = constant(path, "LINE")
+    if line is not None:
+        where = f"{entry(path).name}:{line}"
+        assert where in f"{verdict.message}\n{verdict.detail}", verdict.detail
+    for words in constant(path, "SAYS") or ():  # type: ignore[attr-defined]
+        assert words in f"{verdict.message}\n{verdict.detail}", verdict.message
+
+
+def test_there_are_fixtures_of_each_status() -> None:
+    seen = {constant(path, "EXPECT") for path in fixtures("wrong")}
+    assert {"wrong", "compile_error", "crash", "timeout", "unsupported"} <= seen
