@@ -93,7 +93,7 @@ def excess(
     allowed = torch.stack((own, moved, floor, typical * size)).amax(dim=0)
     per_row = _over(error, allowed)
     whole_allowed = max(_rms(own), _rms(moved), _rms(floor))
-    whole = float(_over(torch.tensor(_rms(error)), torch.tensor(whole_allowed)))
+    whole = float(_over(_scalar(_rms(error)), _scalar(whole_allowed)))
     worst = int(torch.nan_to_num(per_row, nan=math.inf).argmax())
     return Excess(float(per_row[worst]), whole, worst)
 
@@ -107,7 +107,12 @@ def _row_rms(x: torch.Tensor) -> torch.Tensor:
 
 
 def _rms(x: torch.Tensor) -> float:
-    return math.sqrt(float(x.square().mean()))
+    """Root mean square of row values, safe from overflow and underflow like `_row_rms`."""
+    return float(_row_rms(x))
+
+
+def _scalar(value: float) -> torch.Tensor:
+    return torch.tensor(value, dtype=torch.float64)
 
 
 def _safe_ratio(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -67,7 +67,7 @@ class Float64Mode(TorchDispatchMode):
     """
 
     def __init__(self, operand_rounding: Rounding | None = None) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.rounding = operand_rounding
         self.notes: list[str] = []
         # A low-precision tensor that the lift did not reach (a constant of the module's file) gets

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from kernelproof.check.oracle import Rounding, float64, lift, round_to
 
@@ -47,15 +47,18 @@ class ReferenceModel:
         """Weights and buffers, on the CPU."""
         return {name: t.detach().cpu() for name, t in self.model.state_dict().items()}
 
-    def run(self, inputs: list[Any], seed: int) -> tuple[Any, list[int]]:
-        """Output in the working precision, and the indices of inputs that the reference changed."""
+    def run(self, inputs: list[Any], seed: int) -> tuple[Any, list[int], bool]:
+        """Output in the working precision, the indices of inputs that the reference changed, and
+        whether its output shares memory with an input."""
         given = to_device(inputs, self.device)
         kept = to_device(inputs, self.device)
         torch.manual_seed(seed)
         with torch.no_grad():
             output = self.model(*given)
         changed = [i for i, (a, b) in enumerate(zip(kept, given, strict=True)) if not _equal(a, b)]
-        return output, changed
+        storages = {_storage(t) for t in tree_leaves(given) if isinstance(t, torch.Tensor)}
+        views = any(_storage(t) in storages for _, t in flatten(output) if _has_storage(t))
+        return output, changed, views
 
     def truth(self, inputs: list[Any], seed: int, operands: Rounding | None = None) -> Any:
         """Output in float64."""
@@ -144,6 +147,14 @@ def _equal(a: Any, b: Any) -> bool:
     if isinstance(a, dict):
         return all(_equal(a[key], b[key]) for key in a)
     return True
+
+
+def _has_storage(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor) and leaf.numel() > 0
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 def flatten(value: Any, name: str = "output") -> list[tuple[str, Any]]:

@@ -10,7 +10,9 @@ class ModelNew(nn.Module):
     def forward(self, q, k, v, gate):
         batch, length, heads, dim = q.shape
         lanes = batch * heads
-        wide = [t.float().transpose(1, 2).reshape(lanes, length, -1) for t in (q, k, v, gate)]
+        wide = [
+            t.float().transpose(1, 2).reshape(lanes, length, t.shape[3]) for t in (q, k, v, gate)
+        ]
         q_rows, k_rows, v_rows, gate_rows = wide
         columns = v.shape[3]
         state = q_rows.new_zeros(lanes, columns, dim)  # [lane, j, i]

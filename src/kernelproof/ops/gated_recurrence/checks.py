@@ -5,6 +5,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from kernelproof.errors import UnsupportedError
+
+_KERNEL_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def check_dtype_of_kernels(v: Tensor) -> None:
+    """Raise UnsupportedError where the kernels do not take v's dtype."""
+    if v.dtype not in _KERNEL_DTYPES:
+        raise UnsupportedError(
+            f'the kernels take float32, float16 and bfloat16, not {v.dtype}; use impl="reference"'
+        )
+
 
 def check_tensors(
     q: Tensor,

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelproof.ops.gated_recurrence.checks import check_tensors
+from kernelproof.ops.gated_recurrence.checks import check_dtype_of_kernels, check_tensors
 
 _ARGUMENTS = (
     "(Tensor q, Tensor k, Tensor v, Tensor? gate_k, Tensor? gate_v, Tensor? gate_head, "
@@ -25,10 +25,15 @@ torch.library.define(_NAME, f"{_ARGUMENTS} -> Tensor", tags=_TAGS)
 torch.library.define(_NAME_WITH_STATE, f"{_ARGUMENTS} -> (Tensor, Tensor)", tags=_TAGS)
 
 
+def _check(arguments: tuple[Any, ...]) -> None:
+    q, k, v, gate_k, gate_v, gate_head, _, initial_state = arguments
+    check_tensors(q, k, v, gate_k, gate_v, gate_head, initial_state)
+    check_dtype_of_kernels(v)
+
+
 def _run(device: str, arguments: tuple[Any, ...], with_state: bool) -> tuple[Any, Any]:
     """Check, and call the launcher of ``device`` (imported on first use)."""
-    *tensors, _scale, initial = arguments
-    check_tensors(*tensors, initial)
+    _check(arguments)
     launch: Any
     if device == "cuda":
         from kernelproof.ops.gated_recurrence.cuda import launch
@@ -61,8 +66,7 @@ def _cuda_with_state(*arguments: Any) -> tuple[Tensor, Tensor]:
 
 
 def _fake(*arguments: Any) -> Tensor:
-    *tensors, _scale, initial = arguments
-    check_tensors(*tensors, initial)
+    _check(arguments)
     v: Tensor = arguments[2]
     return v.new_empty(v.shape)
 

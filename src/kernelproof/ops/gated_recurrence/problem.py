@@ -103,11 +103,12 @@ def _chunked(q: Tensor, k: Tensor, v: Tensor, gate: Tensor, chunk: int = 16) -> 
     chunks = -(-steps // chunk)
     pad = (0, 0, 0, 0, 0, chunks * chunk - steps)
 
-    def split(x: Tensor, fill: float = 0.0) -> Tensor:  # (B, H, chunks, chunk, D)
+    def in_chunks(x: Tensor, fill: float = 0.0) -> Tensor:  # (B, H, chunks, chunk, D)
         padded: Tensor = nn.functional.pad(x, pad, value=fill)
-        return padded.unflatten(1, (chunks, chunk)).permute(0, 3, 1, 2, 4)
+        split: Tensor = padded.unflatten(1, (chunks, chunk))
+        return split.permute(0, 3, 1, 2, 4)
 
-    q, k, v, gate = split(q), split(k), split(v), split(gate, 1.0)
+    q, k, v, gate = in_chunks(q), in_chunks(k), in_chunks(v), in_chunks(gate, 1.0)
     # decay[t, s, j]: the product of the gates after s up to t; `since` counts from the start.
     decay = gate.new_zeros(batch, heads, chunks, chunk, chunk, value_dim)
     for t in range(chunk):

@@ -2,13 +2,15 @@
 //
 // attend<...>: tensor cores. One block = 16 query rows of one head; its warps share out the keys in
 //   steps of 16 and merge their results through shared memory at the end.
+// attend_blocks: tensor cores, for long sequences. One block = 64 query rows of one head; its four
+//   warps share key and value tiles in shared memory.
 // attend_rows: one warp per query row, any head dimension and any strides.
 //
 // Accuracy. q k^T is exact (int8 tensor cores, int32 sums), and so is the difference of a score to
 // the row's maximum; its product with the (positive) factor c is the only rounding before the
 // exponential. Probabilities enter the second product as fp16 pairs hi + lo (22 bits), values are
 // exact in fp16. Tensor cores truncate when they accumulate, which would add up over a long
-// sequence; so each step of 16 keys is summed from zero and added to the output by an fp32 FMA.
+// sequence; so each step of 16 (or 64) keys is summed from zero and added to the output by an fp32 FMA.
 
 #include <cuda_fp16.h>
 
@@ -52,6 +54,19 @@ __device__ __forceinline__ void mma_f16(float (&d)[4], const u32 (&a)[4], u32 b0
                  "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// 16 bytes from global to shared memory, without passing through registers.
+__device__ __forceinline__ void copy_async(void* to, const i8* from) {
+    const u32 address = static_cast<u32>(__cvta_generic_to_shared(to));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
+}
+
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits until all but the last committed group of this thread's copies have arrived.
+__device__ __forceinline__ void wait_copies_but_last() {
+    asm volatile("cp.async.wait_group 1;" ::: "memory");
 }
 
 // ---- end of instructions ----
@@ -156,23 +171,20 @@ struct State {
     float o[DIM / 8][4]; // output tiles: [0], [1] row g, [2], [3] row g + 8
 };
 
-// Scores of 16 keys: x[4j .. 4j+3] are (row g, keys 8j+2t, +1) and (row g+8, the same keys).
-template <int DIM>
-__device__ __forceinline__ void score_step(float (&x)[8], const u32 (&q)[2][DIM / 16],
-                                           const Step<DIM>& s, float sign, const int (&limit)[2],
-                                           int first_key) {
+// Scores of 8 keys: x is (row g, keys first_key, +1) and (row g + 8, the same keys).
+template <int DIM, bool MASK>
+__device__ __forceinline__ void score_tile(float (&x)[4], const u32 (&q)[2][DIM / 16],
+                                           const u32 (&k)[DIM / 16], float sign,
+                                           const int (&limit)[2], int first_key) {
+    int d[4] = {MAGIC, MAGIC, MAGIC, MAGIC};
 #pragma unroll
-    for (int j = 0; j < 2; j++) {
-        int d[4] = {MAGIC, MAGIC, MAGIC, MAGIC};
+    for (int i = 0; i < DIM / 32; i++)
+        mma_s8(d, q[0][2 * i], q[1][2 * i], q[0][2 * i + 1], q[1][2 * i + 1], k[2 * i],
+               k[2 * i + 1]);
 #pragma unroll
-        for (int i = 0; i < DIM / 32; i++)
-            mma_s8(d, q[0][2 * i], q[1][2 * i], q[0][2 * i + 1], q[1][2 * i + 1], s.k[j][2 * i],
-                   s.k[j][2 * i + 1]);
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            const int key = first_key + 8 * j + (e & 1);
-            x[4 * j + e] = key <= limit[e >> 1] ? __int_as_float(d[e]) * sign : MASKED;
-        }
+    for (int e = 0; e < 4; e++) {
+        x[e] = __int_as_float(d[e]) * sign;
+        if (MASK) x[e] = first_key + (e & 1) <= limit[e >> 1] ? x[e] : MASKED;
     }
 }
 
@@ -203,43 +215,59 @@ __device__ __forceinline__ void value_pairs(u32 (&b)[4][2], u32 w0, u32 w1, u32 
         }
 }
 
-// Adds one step to the state. ONLY: it is the first and last one, nothing to rescale.
+// One step of the running softmax over TILES tiles of 8 keys: scores become probabilities (times
+// PROBABILITY_SCALE) as fp16 pairs hi + lo in the layout of the second product's left operand.
+// `alpha` is what earlier sums must be multiplied with. ONLY: there are no earlier ones.
+template <int TILES, bool ONLY>
+__device__ __forceinline__ void softmax_step(float (&x)[TILES][4], float (&m)[2], float (&l)[2],
+                                             float (&alpha)[2], u32 (&hi)[TILES / 2][4],
+                                             u32 (&lo)[TILES / 2][4], float c) {
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float top = fmaxf(x[0][2 * r], x[0][2 * r + 1]);
+#pragma unroll
+        for (int j = 1; j < TILES; j++) top = fmaxf(top, fmaxf(x[j][2 * r], x[j][2 * r + 1]));
+        top = fmaxf(m[r], group_max(top));
+        alpha[r] = ONLY ? 0.0f : exp2_fast((m[r] - top) * c);
+        m[r] = top;
+        float sum = 0.0f;
+#pragma unroll
+        for (int j = 0; j < TILES; j++) {
+#pragma unroll
+            for (int e = 2 * r; e < 2 * r + 2; e++)
+                x[j][e] = exp2_fast((x[j][e] - top) * c) * PROBABILITY_SCALE;
+            sum += x[j][2 * r] + x[j][2 * r + 1];
+        }
+        l[r] = ONLY ? sum : fmaf(l[r], alpha[r], sum);
+    }
+#pragma unroll
+    for (int j = 0; j < TILES; j++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const float a = x[j][2 * r], b = x[j][2 * r + 1];
+            const __half2 high = __floats2half2_rn(a, b);
+            const float2 f = __half22float2(high);
+            hi[j / 2][j % 2 * 2 + r] = as_bits(high);
+            lo[j / 2][j % 2 * 2 + r] = as_bits(__floats2half2_rn(a - f.x, b - f.y));
+        }
+}
+
+// Adds one step of 16 keys to the state. ONLY: it is the first and last one.
 template <int DIM, bool ONLY>
-__device__ __forceinline__ void add_step(State<DIM>& state, const float (&x)[8], const Step<DIM>& s,
+__device__ __forceinline__ void add_step(State<DIM>& state, float (&x)[2][4], const Step<DIM>& s,
                                          float c) {
-    float alpha[2], p[8];
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        const float top = fmaxf(fmaxf(x[2 * r], x[2 * r + 1]), fmaxf(x[4 + 2 * r], x[5 + 2 * r]));
-        const float m = fmaxf(state.m[r], group_max(top));
-        alpha[r] = ONLY ? 0.0f : exp2_fast((state.m[r] - m) * c);
-        state.m[r] = m;
-    }
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        p[i] = exp2_fast((x[i] - state.m[(i >> 1) & 1]) * c) * PROBABILITY_SCALE;
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        const float sum = (p[2 * r] + p[2 * r + 1]) + (p[4 + 2 * r] + p[5 + 2 * r]);
-        state.l[r] = ONLY ? sum : fmaf(state.l[r], alpha[r], sum);
-    }
-    u32 hi[4], lo[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const __half2 h = __floats2half2_rn(p[2 * i], p[2 * i + 1]);
-        const float2 f = __half22float2(h);
-        hi[i] = as_bits(h);
-        lo[i] = as_bits(__floats2half2_rn(p[2 * i] - f.x, p[2 * i + 1] - f.y));
-    }
+    float alpha[2];
+    u32 hi[1][4], lo[1][4];
+    softmax_step<2, ONLY>(x, state.m, state.l, alpha, hi, lo, c);
 #pragma unroll
     for (int i = 0; i < DIM / 32; i++) {
         u32 b[4][2];
         value_pairs(b, s.v[0][i], s.v[1][i], s.v[2][i], s.v[3][i]);
         float d[4][4] = {};
 #pragma unroll
-        for (int e = 0; e < 4; e++) mma_f16(d[e], lo, b[e][0], b[e][1]);
+        for (int e = 0; e < 4; e++) mma_f16(d[e], lo[0], b[e][0], b[e][1]);
 #pragma unroll
-        for (int e = 0; e < 4; e++) mma_f16(d[e], hi, b[e][0], b[e][1]);
+        for (int e = 0; e < 4; e++) mma_f16(d[e], hi[0], b[e][0], b[e][1]);
 #pragma unroll
         for (int e = 0; e < 4; e++)
 #pragma unroll
@@ -364,16 +392,20 @@ attend(const i8* q, const i8* k, const i8* v, const float* q_scale, const float*
         limit[1] = min(last_key, row[1] + offset);
     }
     State<DIM> state = {{NO_MAXIMUM, NO_MAXIMUM}, {0.0f, 0.0f}, {}};
-    float x[8];
+    float x[2][4];
     if constexpr (ONLY) {
-        score_step<DIM>(x, query, step, sign, limit, warp * 16 + 2 * t);
+#pragma unroll
+        for (int j = 0; j < 2; j++)
+            score_tile<DIM, true>(x[j], query, step.k[j], sign, limit, warp * 16 + 8 * j + 2 * t);
         add_step<DIM, true>(state, x, step, c);
     } else {
         const int last_row = min(first + 15, q_len - 1);
         const int visible = CAUSAL ? min(kv_len, last_row + offset + 1) : kv_len;
         for (int i = warp; i * 16 < visible; i += WARPS) {
             const int next = i + WARPS;
-            score_step<DIM>(x, query, step, sign, limit, i * 16 + 2 * t);
+#pragma unroll
+            for (int j = 0; j < 2; j++)
+                score_tile<DIM, true>(x[j], query, step.k[j], sign, limit, i * 16 + 8 * j + 2 * t);
             if (next * 16 < visible)
                 load_keys<DIM, EXACT>(step, k, k_token, next, last_key, g, t, dim);
             add_step<DIM, false>(state, x, step, c);
@@ -386,6 +418,171 @@ attend(const i8* q, const i8* k, const i8* v, const float* q_scale, const float*
     merge<DIM, WARPS, EXACT>(shared, out + blockIdx.z * out_batch + first * out_token +
                              static_cast<i64>(head) * dim, out_token, q_len - first, dim, c,
                              scale_v);
+}
+
+constexpr int BLOCK_WARPS = 4;  // of attend_blocks, 16 query rows each
+constexpr int BLOCK_KEYS = 64;  // keys of one tile in shared memory
+
+// Bytes from one key to the next in shared memory, so that the lanes of one access (of 16, 8 or 4
+// bytes) fall on different banks: rows g with 4 * VEC bytes each for keys, rows 2t for values.
+template <int DIM>
+struct Pitch {
+    static constexpr int K = DIM % 128 == 0 ? DIM + 64 : DIM;
+    static constexpr int V = DIM + 16;
+    static constexpr int STAGE = BLOCK_KEYS * (K + V);
+};
+
+// Starts the copies of one tile; keys past the end are copies of the last one, masked later.
+template <int DIM>
+__device__ __forceinline__ void fetch_tile(i8* stage, const i8* k, const i8* v, int k_token,
+                                           int v_token, int first_key, int last_key) {
+    constexpr int PIECES = DIM / 16;
+#pragma unroll
+    for (int i = threadIdx.x; i < BLOCK_KEYS * PIECES; i += 32 * BLOCK_WARPS) {
+        const int row = i / PIECES, column = i % PIECES * 16;
+        const i64 key = min(first_key + row, last_key);
+        copy_async(stage + row * Pitch<DIM>::K + column, k + key * k_token + column);
+        copy_async(stage + BLOCK_KEYS * Pitch<DIM>::K + row * Pitch<DIM>::V + column,
+                   v + key * v_token + column);
+    }
+}
+
+template <int BYTES>
+__device__ __forceinline__ void load_shared(u32* to, const i8* from) {
+    if constexpr (BYTES == 16) {
+        const uint4 x = *reinterpret_cast<const uint4*>(from);
+        to[0] = x.x; to[1] = x.y; to[2] = x.z; to[3] = x.w;
+    } else {
+        const uint2 x = *reinterpret_cast<const uint2*>(from);
+        to[0] = x.x; to[1] = x.y;
+    }
+}
+
+// Scores of a warp's 16 rows with the tile's keys.
+template <int DIM, bool MASK>
+__device__ __forceinline__ void score_block(float (&x)[BLOCK_KEYS / 8][4],
+                                            const u32 (&q)[2][DIM / 16], const i8* keys,
+                                            float sign, const int (&limit)[2], int first_key,
+                                            int g, int t) {
+    constexpr int VEC = Widths<DIM>::QK;
+#pragma unroll
+    for (int j = 0; j < BLOCK_KEYS / 8; j++) {
+        u32 k[DIM / 16];
+#pragma unroll
+        for (int i = 0; i < DIM / (4 * VEC); i++)
+            load_shared<VEC>(&k[i * VEC / 4],
+                             keys + (8 * j + g) * Pitch<DIM>::K + i * 4 * VEC + t * VEC);
+        score_tile<DIM, MASK>(x[j], q, k, sign, limit, first_key + 8 * j + 2 * t);
+    }
+}
+
+// o = o * alpha + probabilities @ values, 32 columns at a time from fresh accumulators.
+template <int DIM>
+__device__ __forceinline__ void value_block(float (&o)[DIM / 8][4], const float (&alpha)[2],
+                                            const u32 (&hi)[BLOCK_KEYS / 16][4],
+                                            const u32 (&lo)[BLOCK_KEYS / 16][4], const i8* values,
+                                            int g, int t) {
+    constexpr int PITCH = Pitch<DIM>::V;
+#pragma unroll
+    for (int i = 0; i < DIM / 32; i++) {
+        float d[4][4] = {};
+#pragma unroll
+        for (int s = 0; s < BLOCK_KEYS / 16; s++) {
+            const i8* row = values + (16 * s + 2 * t) * PITCH + 32 * i + 4 * g;
+            u32 b[4][2];
+            value_pairs(b, *reinterpret_cast<const u32*>(row),
+                        *reinterpret_cast<const u32*>(row + PITCH),
+                        *reinterpret_cast<const u32*>(row + 8 * PITCH),
+                        *reinterpret_cast<const u32*>(row + 9 * PITCH));
+#pragma unroll
+            for (int e = 0; e < 4; e++) mma_f16(d[e], lo[s], b[e][0], b[e][1]);
+#pragma unroll
+            for (int e = 0; e < 4; e++) mma_f16(d[e], hi[s], b[e][0], b[e][1]);
+        }
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+#pragma unroll
+            for (int n = 0; n < 4; n++)
+                o[4 * i + e][n] = fmaf(o[4 * i + e][n], alpha[n >> 1], d[e][n]);
+    }
+}
+
+// grid (64-row blocks, query heads, batch), block 32 * BLOCK_WARPS, shared 2 * Pitch<DIM>::STAGE.
+// The head dimension is DIM, and all rows are aligned to 16 bytes.
+template <int DIM, bool CAUSAL>
+__global__ void __launch_bounds__(32 * BLOCK_WARPS)
+attend_blocks(const i8* q, const i8* k, const i8* v, const float* q_scale, const float* k_scale,
+              const float* v_scale, float* out, int q_len, int kv_len, int dim, int group,
+              i64 q_batch, i64 q_head, int q_token, i64 k_batch, i64 k_head, int k_token,
+              i64 v_batch, i64 v_head, int v_token, i64 out_batch, i64 out_token, float factor) {
+    extern __shared__ __align__(16) i8 tiles[];
+    constexpr int STAGE = Pitch<DIM>::STAGE;
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
+    // Under the causal mask the last blocks are the longest; blocks start in order.
+    const int first_row = (gridDim.x - 1 - blockIdx.x) * 16 * BLOCK_WARPS;
+    const int head = blockIdx.y, kv_head = head / group;
+    q += blockIdx.z * q_batch + head * q_head;
+    k += blockIdx.z * k_batch + kv_head * k_head;
+    v += blockIdx.z * v_batch + kv_head * v_head;
+    const int first = first_row + 16 * warp, last_key = kv_len - 1, offset = kv_len - q_len;
+    const int row[2] = {first + g, first + g + 8};
+    // Of the whole block: keys that any of its rows sees. May be negative.
+    const int last_row = min(first_row + 16 * BLOCK_WARPS - 1, q_len - 1);
+    const int visible = CAUSAL ? min(kv_len, last_row + offset + 1) : kv_len;
+    if (visible > 0) fetch_tile<DIM>(tiles, k, v, k_token, v_token, 0, last_key);
+    commit_copies();
+
+    u32 query[2][DIM / 16];
+    load_qk<DIM, true>(query[0], q + static_cast<i64>(min(row[0], q_len - 1)) * q_token, t, dim);
+    load_qk<DIM, true>(query[1], q + static_cast<i64>(min(row[1], q_len - 1)) * q_token, t, dim);
+    const float signed_factor = __ldg(q_scale + head) * __ldg(k_scale + kv_head) * factor;
+    const float c = positive_factor(signed_factor), sign = signed_factor < 0.0f ? -1.0f : 1.0f;
+    int limit[2] = {last_key, last_key};
+    int all_see = last_key, any_sees = last_key;  // last key that all, or any, of the warp's rows see
+    if (CAUSAL) {
+        limit[0] = min(last_key, row[0] + offset);
+        limit[1] = min(last_key, row[1] + offset);
+        all_see = min(last_key, first + offset);
+        any_sees = min(last_key, first + 15 + offset);
+    }
+    State<DIM> state = {{NO_MAXIMUM, NO_MAXIMUM}, {0.0f, 0.0f}, {}};
+    for (int start = 0, n = 0; start < visible; start += BLOCK_KEYS, n++) {
+        const int next = start + BLOCK_KEYS;
+        if (next < visible)
+            fetch_tile<DIM>(tiles + (n + 1) % 2 * STAGE, k, v, k_token, v_token, next, last_key);
+        commit_copies();  // an empty group counts too, so that "all but the last" stays right
+        wait_copies_but_last();
+        __syncthreads();
+        if (start <= any_sees) {
+            const i8* keys = tiles + n % 2 * STAGE;
+            float x[BLOCK_KEYS / 8][4];
+            if (next - 1 <= all_see)
+                score_block<DIM, false>(x, query, keys, sign, limit, start, g, t);
+            else
+                score_block<DIM, true>(x, query, keys, sign, limit, start, g, t);
+            float alpha[2];
+            u32 hi[BLOCK_KEYS / 16][4], lo[BLOCK_KEYS / 16][4];
+            softmax_step<BLOCK_KEYS / 8, false>(x, state.m, state.l, alpha, hi, lo, c);
+            value_block<DIM>(state.o, alpha, hi, lo, keys + BLOCK_KEYS * Pitch<DIM>::K, g, t);
+        }
+        __syncthreads();  // the next round overwrites this tile
+    }
+    const float scale_v = __ldg(v_scale + kv_head);
+    out += blockIdx.z * out_batch + static_cast<i64>(head) * dim;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const float sum = group_sum(state.l[r]);
+        // A sum of exactly 0 means that no key was visible: such rows are zeros by definition.
+        const float y = sum == 0.0f ? 0.0f : __fdividef(scale_v, sum);
+        if (row[r] >= q_len) continue;
+#pragma unroll
+        for (int i = 0; i < DIM / 32; i++)
+#pragma unroll
+            for (int n = 2 * r; n < 2 * r + 2; n++)
+                *reinterpret_cast<float4*>(out + row[r] * out_token + 32 * i + 8 * t + 4 * (n & 1)) =
+                    make_float4(state.o[4 * i][n] * y, state.o[4 * i + 1][n] * y,
+                                state.o[4 * i + 2][n] * y, state.o[4 * i + 3][n] * y);
+    }
 }
 
 constexpr int ROW_WARPS = 4;

@@ -52,7 +52,7 @@ def mla_kv_cpu(
         CompileError, UnsupportedError: the kernel cannot be built here.
     """
     check_kinds(hidden, w_down, w_up_k, w_up_v)
-    if hidden.device.type != "cpu":
+    if not hidden.is_cpu:
         raise ValueError(f"mla_kv: this is the CPU kernel, the operands are on {hidden.device}")
     hidden = as_two_axes(hidden)
     _, layout, shape = _call(

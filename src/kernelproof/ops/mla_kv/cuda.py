@@ -116,6 +116,18 @@ def _register_launch(layout: Layout, multiprocessors: int) -> Launch | None:
     return Launch(name, _OPERANDS, (n.tokens, n.inner_stride), grid, threads)
 
 
+def _splits(blocks: int, depth: int, multiprocessors: int) -> tuple[int, int]:
+    """Number of splits of a sum and their depth, so that ``blocks`` blocks become about one per
+    multiprocessor. Each split keeps at least 4 steps, which hide the latency of the loads; a sum
+    of less than 16 steps is not worth the launch that adds the parts."""
+    step = _SMALL_TILE[2]
+    wanted = min(multiprocessors // max(blocks, 1), depth // (4 * step))
+    if depth < 16 * step or wanted < 2:
+        return 1, depth
+    split_depth = _ceil_div(_ceil_div(depth, wanted), step) * step
+    return _ceil_div(depth, split_depth), split_depth
+
+
 def _fused_launch(
     layout: Layout, dtype: torch.dtype, multiprocessors: int, asked: bool
 ) -> Launch | None:
@@ -135,21 +147,15 @@ def _fused_launch(
     tiles = _ceil_div(2 * column_tiles, chunks)
     down_steps, up_steps = _ceil_div(n.model, depth), _ceil_div(n.rank, depth)
     steps = _ceil_div(n.rank, width) * down_steps + tiles * up_steps
-    if not asked and steps > down_steps + up_steps + _LAUNCH_STEPS:
+    splits, split_depth = _splits(token_tiles * _ceil_div(n.rank, width), n.model, multiprocessors)
+    extra_launches = 1 if splits == 1 else 2
+    others = split_depth // depth + up_steps + extra_launches * _LAUNCH_STEPS
+    if not asked and steps > others:
         return None
     grid = token_tiles * _ceil_div(2 * column_tiles, tiles)
     name = f"mla_kv_fused<{_C_TYPES[dtype]}, {', '.join(map(str, _SMALL_TILE))}>"
     sizes = (*layout, token_tiles, column_tiles, tiles)
     return Launch(name, _OPERANDS, sizes, grid, _TILE_THREADS, shared)
-
-
-def _splits(blocks: int, depth: int, multiprocessors: int) -> tuple[int, int]:
-    """Number of splits of a sum and their depth, so that ``blocks`` blocks become about one per
-    multiprocessor; each split keeps at least 4 steps, which hide the latency of the loads."""
-    shortest = 4 * _SMALL_TILE[2]
-    wanted = max(1, min(multiprocessors // max(blocks, 1), depth // shortest))
-    split_depth = _ceil_div(_ceil_div(depth, wanted), _SMALL_TILE[2]) * _SMALL_TILE[2]
-    return max(1, _ceil_div(depth, max(split_depth, 1))), split_depth
 
 
 def _product_plan(layout: Layout, dtype: torch.dtype, multiprocessors: int) -> Plan:
@@ -166,11 +172,9 @@ def _product_plan(layout: Layout, dtype: torch.dtype, multiprocessors: int) -> P
             tile = _SMALL_TILE
         token_tiles, column_tiles = _ceil_div(n.tokens, tile[0]), _ceil_div(columns, tile[1])
         blocks = token_tiles * column_tiles * halves
-        depth = source[-1]
-        # Splitting the sum pays for the launch that adds the parts only where it is long.
-        splits, split_depth = (1, depth)
-        if halves == 1 and tile == _SMALL_TILE and depth >= 512:
-            splits, split_depth = _splits(blocks, depth, multiprocessors)
+        splits, split_depth = 1, source[-1]
+        if halves == 1 and tile == _SMALL_TILE:
+            splits, split_depth = _splits(blocks, source[-1], multiprocessors)
         name = f"mla_kv_product<{types}, {', '.join(map(str, tile))}>"
         sizes = (*source, columns, *strides, split_depth, halves, token_tiles, column_tiles)
         return Launch(name, operands, sizes, blocks * splits, _TILE_THREADS), splits
@@ -280,7 +284,7 @@ def mla_kv_cuda(
         CompileError, UnsupportedError: the kernel cannot be built here.
     """
     check_kinds(hidden, w_down, w_up_k, w_up_v)
-    if hidden.device.type != "cuda":
+    if not hidden.is_cuda:
         raise ValueError(f"mla_kv: this is the CUDA kernel, the operands are on {hidden.device}")
     hidden = as_two_axes(hidden)
     aligned = not (w_down.data_ptr() | w_up_k.data_ptr() | w_up_v.data_ptr()) % 16

@@ -1,0 +1,130 @@
+"""One output: figures, named precision, and the words for a failure."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from kernelproof.check.compare import Expected, compare
+from kernelproof.check.explain import pattern
+from kernelproof.check.figures import figures, looks_like
+from kernelproof.worker.wire import Foreign
+
+
+def expected(truth: torch.Tensor, value: torch.Tensor | None = None) -> Expected:
+    value = truth.float() if value is None else value
+    return Expected(value, truth, torch.zeros_like(truth), {"fp32": 1e-8, "tf32": 1e-4})
+
+
+def judge(got, want: Expected):
+    return compare("output", got, want, None, None)
+
+
+@pytest.fixture
+def truth() -> torch.Tensor:
+    return torch.randn(8, 16, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+def test_a_rounded_truth_passes(truth) -> None:
+    verdict = judge(truth.float(), expected(truth))
+    assert verdict.passed and verdict.compat and verdict.figures is not None
+    assert 23 < verdict.figures.effective_bits < 27
+    assert verdict.figures.max_ulp <= 0.5
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda t: t.reshape(16, 8), "shape (16, 8), expected (8, 16)"),
+        (lambda t: t.double(), "dtype torch.float64, expected torch.float32"),
+        (lambda t: Foreign("my.LazyTensor"), "my.LazyTensor, expected exactly torch.Tensor"),
+        (lambda t: t * 2, "2 times the expected value"),
+        (lambda t: -t, "sign is flipped"),
+        (lambda t: t * 0, "very element is zero"),
+        (lambda t: t.roll(1, 1), "hifted along axis 1: index i holds what belongs at i-1"),
+        (lambda t: t.index_fill(0, torch.tensor([3]), math.nan), "NaN (only axis 0 index 3 of 8)"),
+        (lambda t: t + torch.eye(8, 16) * (torch.arange(16) == 5), "lie together"),
+    ],
+)
+def test_a_failure_says_what_it_looks_like(truth, change, words: str) -> None:
+    verdict = judge(change(truth.float()), expected(truth))
+    assert not verdict.passed and not verdict.compat
+    assert words in verdict.message
+
+
+def test_swapped_axes_are_named() -> None:
+    truth = torch.randn(6, 6, dtype=torch.float64)
+    assert pattern(truth.T, truth, truth != truth.T) == "axes 0 and 1 are swapped"
+
+
+def test_nan_and_inf_only_where_the_reference_has_them(truth) -> None:
+    truth[1, 2], truth[3, 4] = math.nan, math.inf
+    value = truth.float()
+    assert judge(value.clone(), expected(truth, value)).passed
+    for wrong in (0.0, -math.inf, math.nan):
+        got = value.clone()
+        got[3, 4] = wrong
+        assert not judge(got, expected(truth, value)).passed
+    got = value.clone()
+    got[0, 0] = math.nan
+    assert not judge(got, expected(truth, value)).passed
+
+
+def test_overflow_of_the_working_precision_is_the_truth_there() -> None:
+    truth = torch.tensor([[1e6, 1.0]], dtype=torch.float64)
+    value = truth.half()
+    assert judge(value.clone(), expected(truth, value)).passed
+    assert not judge(torch.tensor([[6e4, 1.0]]).half(), expected(truth, value)).passed
+
+
+def test_integers_must_be_equal() -> None:
+    value = torch.arange(6)
+    assert judge(value.clone(), Expected(value, value, None)).passed
+    verdict = judge(value + (value == 4), Expected(value, value, None))
+    assert (
+        not verdict.passed
+        and verdict.wrong == 1
+        and "first at [4]: 5 instead of 4" in verdict.message
+    )
+
+
+def test_an_integer_may_agree_with_the_oracle_instead() -> None:
+    value, truth = torch.tensor([1, 2]), torch.tensor([1, 3])
+    assert judge(torch.tensor([1, 3]), Expected(value, truth, None)).passed
+    assert not judge(torch.tensor([1, 4]), Expected(value, truth, None)).passed
+
+
+def test_complex_outputs_are_judged() -> None:
+    truth = torch.randn(4, 4, dtype=torch.complex128)
+    want = Expected(truth.to(torch.complex64), truth, torch.zeros_like(truth))
+    assert judge(truth.to(torch.complex64), want).passed
+    assert not judge((truth * 1j).to(torch.complex64), want).passed
+
+
+def test_values_that_are_no_tensors() -> None:
+    assert judge(None, Expected(None, None, None)).passed
+    assert judge(3, Expected(3, 3, None)).passed
+    assert not judge(4, Expected(3, 3, None)).passed
+    assert not judge(math.nan, Expected(0.5, 0.5, None)).passed
+
+
+def test_precision_names() -> None:
+    levels = {"fp32": 1e-7, "tf32": 4e-4, "fp16": 4.5e-4, "bf16": 3e-3}
+    assert looks_like(1.3e-7, levels) == "fp32"
+    assert looks_like(3.9e-4, levels) == "tf32 or fp16"
+    assert looks_like(2.6e-3, levels) == "bf16"
+    assert looks_like(1e-9, levels) == "fp32 or better"
+    assert looks_like(1.0, levels) == "wrong values"
+    assert looks_like(math.nan, levels) == "no number"
+    assert looks_like(0.0, levels) == "exact"
+
+
+def test_figures_by_hand() -> None:
+    got = torch.tensor([1.0, 2.0 + 2**-22], dtype=torch.float64)
+    truth = torch.tensor([1.0, 2.0], dtype=torch.float64)
+    seen = figures(got, truth, torch.float32)
+    assert seen.max_abs == 2**-22 and seen.mean_abs == 2**-23 and seen.max_rel == 2**-23
+    assert seen.max_ulp == 1.0  # the distance between floats at 2.0 is 2**-22
+    assert seen.effective_bits == pytest.approx(math.log2((5 / 2) ** 0.5 / (2**-22 / 2**0.5)))

@@ -1,0 +1,172 @@
+"""The oracle: float64 for any module, with planted traps."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from kernelproof.check.oracle import float64, lift, round_to
+from kernelproof.check.reference import ReferenceModel
+
+
+def truth_of(model: nn.Module, *inputs: torch.Tensor) -> torch.Tensor:
+    with float64():
+        return model.double()(*lift(inputs))
+
+
+class ExplicitCasts(nn.Module):
+    def forward(self, x):
+        return (x.half().float() + x.to(torch.bfloat16)).type(torch.float32).sum(-1)
+
+
+class Factories(nn.Module):
+    def forward(self, x):
+        y = torch.zeros(x.shape, dtype=torch.float32)
+        y += 0.1
+        return y + torch.ones(3) * 0.3 + torch.arange(0, 0.3, 0.1)[:3] + torch.tensor(0.7) + x
+
+
+class Constant(nn.Module):
+    """A tensor that is neither parameter nor buffer, written to in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.c = torch.full((3,), 0.1)
+
+    def forward(self, x):
+        self.c += 0.2
+        return x + self.c
+
+
+class Autocast(nn.Module):
+    def forward(self, x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return x @ x.T
+
+
+class Complex(nn.Module):
+    def forward(self, x):
+        return torch.fft.ifft(torch.fft.fft(x.to(torch.complex64)) * (1 + 0.3j)).real
+
+
+class Masked(nn.Module):
+    def forward(self, x):
+        mask = torch.ones(x.shape[-2:], dtype=torch.bool).triu(1)
+        return x.masked_fill(mask, torch.finfo(x.dtype).min).softmax(-1)
+
+
+class InPlace(nn.Module):
+    def forward(self, x):
+        y = x.clone()
+        y.mul_(0.3).add_(0.1)
+        y[0] = 0.7
+        return y.relu_()
+
+
+@pytest.mark.parametrize(
+    "model", [ExplicitCasts, Factories, Constant, Autocast, Complex, Masked, InPlace]
+)
+def test_the_oracle_is_as_exact_as_float64_written_by_hand(model: type[nn.Module]) -> None:
+    x = torch.randn(3, 3)
+    got = truth_of(model(), x)
+    assert got.dtype == torch.float64
+    by_hand = {
+        ExplicitCasts: lambda d: (d + d).sum(-1),
+        Factories: lambda d: d + 0.1 + 0.3 + torch.tensor([0, 0.1, 0.2]).double() + 0.7,
+        Constant: lambda d: d + torch.full((3,), 0.1).double() + 0.2,
+        Autocast: lambda d: d @ d.T,
+        Complex: lambda d: (
+            (torch.fft.ifft(torch.fft.fft(d.to(torch.complex128)) * (1 + 0.3j))).real
+        ),
+        Masked: lambda d: d.masked_fill(torch.ones(3, 3).bool().triu(1), -torch.inf).softmax(-1),
+        InPlace: lambda d: torch.cat(
+            [torch.full((1, 3), 0.7, dtype=torch.float64), (d * 0.3 + 0.1)[1:]]
+        ).relu(),
+    }[model](x.double())
+    # float32 anywhere on the way would leave an error of about 1e-8 or more.
+    tolerance = 3e-9 if model is Factories or model is Constant else 1e-13
+    assert float((got - by_hand).abs().max()) <= tolerance
+
+
+def test_integers_and_booleans_are_left_alone() -> None:
+    class Mixed(nn.Module):
+        def forward(self, x, i):
+            return x[i], i + 1, x > 0
+
+    with float64():
+        y, i, b = Mixed()(*lift([torch.randn(4), torch.tensor([1, 2])]))
+    assert (y.dtype, i.dtype, b.dtype) == (torch.float64, torch.int64, torch.bool)
+
+
+def test_random_numbers_are_those_of_the_working_precision() -> None:
+    class Noisy(nn.Module):
+        def forward(self, x):
+            return x + torch.randn(3) + torch.rand(3) + torch.empty(3).uniform_()
+
+    x = torch.zeros(3)
+    torch.manual_seed(3)
+    working = Noisy()(x)
+    torch.manual_seed(3)
+    with float64():
+        exact = Noisy()(lift(x))
+    assert float((working - exact).abs().max()) <= 1e-6
+
+
+def test_attention_and_recurrent_layers_run_in_float64() -> None:
+    q = torch.randn(1, 2, 5, 8)
+    with float64() as mode:
+        out = F.scaled_dot_product_attention(lift(q), lift(q), lift(q), is_causal=True)
+    d = q.double()
+    scores = (d @ d.mT / 8**0.5).masked_fill(torch.ones(5, 5).bool().triu(1), -torch.inf)
+    assert float((out - scores.softmax(-1) @ d).abs().max()) <= 1e-13
+    assert mode.notes == []
+
+
+def test_an_operation_without_float64_is_named() -> None:
+    @torch.library.custom_op("kernelproof_test::only_float32", mutates_args=())
+    def only_float32(x: torch.Tensor) -> torch.Tensor:
+        if x.dtype != torch.float32:
+            raise RuntimeError("\"only_float32\" not implemented for 'Double'")
+        return x * 2
+
+    with float64() as mode:
+        out = only_float32(lift(torch.ones(3)))
+    assert torch.equal(out, torch.full((3,), 2.0, dtype=torch.float64))
+    assert mode.notes == ["only_float32: no float64 form, run in float32"]
+
+
+def test_rounding_matches_the_dtypes() -> None:
+    x = torch.randn(1000, dtype=torch.float64)
+    assert torch.equal(round_to("bf16")(x), x.bfloat16().double())
+    tf32 = round_to("tf32")(x)
+    assert 2**-12.5 < float(((tf32 - x) / x).abs().max()) <= 2**-11
+    assert torch.equal(round_to("tf32")(tf32), tf32)
+    with pytest.raises(ValueError, match="fp8"):
+        round_to("fp8")
+
+
+def test_reference_model_sees_conditioning_and_precisions() -> None:
+    class Product(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.randn(64, 64))
+
+        def forward(self, x):
+            return x @ self.w
+
+    model = ReferenceModel(Product, [], {}, 5, "cpu")
+    x = [torch.randn(64, 64)]
+    truth = model.truth(x, 0)
+
+    def rms(y):
+        return float((y - truth).square().mean().sqrt() / truth.square().mean().sqrt())
+
+    working, changed, views = model.run(x, 0)
+    assert (changed, views) == ([], False)
+    assert 1e-8 < rms(working) < 1e-6
+    assert 1e-8 < rms(model.perturbed(x, 0)) < 1e-6
+    assert 1e-4 < rms(model.in_precision(x, 0, "tf32")) < 1e-3
+    assert 1e-3 < rms(model.in_precision(x, 0, "bf16")) < 1e-2
+    assert torch.equal(model.truth(x, 0), truth), "the weights must be put back"

@@ -1,0 +1,113 @@
+"""The import rule, and what importing costs, each in a fresh process."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).resolve().parents[1] / "src" / "kernelproof"
+
+# Stage -> what else of kernelproof it may import. `types` and `errors` are open to all.
+OPEN = {"types", "errors", "home", "importing"}
+STAGES = {
+    "problem": {"resize"},
+    "candidate": set(),
+    "build": set(),
+    "check": set(),
+    "timing": {"cuda"},  # the launch floor is a kernel like any other
+    "report": set(),
+    "store": set(),
+}
+
+
+def imported(path: Path) -> set[str]:
+    """First names below `kernelproof` that a module imports at run time."""
+    found: set[str] = set()
+
+    def visit(node: ast.AST) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+                continue
+            if isinstance(child, ast.ImportFrom) and child.module:
+                parts = child.module.split(".")
+                if parts[0] == "kernelproof":
+                    names = [parts[1]] if len(parts) > 1 else [a.name for a in child.names]
+                    found.update(names)
+            elif isinstance(child, ast.Import):
+                for alias in child.names:
+                    parts = alias.name.split(".")
+                    if parts[0] == "kernelproof" and len(parts) > 1:
+                        found.add(parts[1])
+            visit(child)
+
+    visit(ast.parse(path.read_text()))
+    return found
+
+
+def modules(stage: str) -> list[Path]:
+    folder = SRC / stage
+    return sorted(folder.rglob("*.py")) if folder.is_dir() else [SRC / f"{stage}.py"]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_imports_no_other_stage(stage: str) -> None:
+    for path in modules(stage):
+        extra = imported(path) - OPEN - STAGES[stage] - {stage}
+        assert not extra, f"{path.relative_to(SRC)} imports {sorted(extra)}"
+
+
+def test_the_rule_sees_an_import(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.py"
+    bad.write_text("def f():\n    from kernelproof.timing import measure\n")
+    assert imported(bad) == {"timing"}
+
+
+def fresh(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/"
+    )
+    return done.stdout.strip()
+
+
+def test_import_needs_no_torch() -> None:
+    code = "import sys, kernelproof; print('torch' in sys.modules, 'pydantic' in sys.modules)"
+    assert fresh(code) == "False False"
+
+
+def test_help_needs_no_torch() -> None:
+    code = (
+        "import sys\nfrom kernelproof.cli import main\n"
+        "try: main(['--help'])\nexcept SystemExit as e: print('exit', e.code)\n"
+        "print('torch' in sys.modules)"
+    )
+    lines = fresh(code).splitlines()
+    assert lines[-2:] == ["exit 0", "False"]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["-c", "import kernelproof"], ["-m", "kernelproof", "--help"]]
+)
+def test_import_and_help_are_quick(arguments: list[str]) -> None:
+    """The promise is 0.3 s; the best of several runs, so that a busy machine does not decide."""
+    best = float("inf")
+    for _ in range(8):
+        started = time.perf_counter()
+        subprocess.run([sys.executable, *arguments], capture_output=True, check=True)
+        best = min(best, time.perf_counter() - started)
+        if best < 0.3:
+            break
+    assert best < 0.3
+
+
+def test_modules_stay_short() -> None:
+    long = {
+        str(path.relative_to(SRC)): n
+        for path in SRC.rglob("*.py")
+        if (n := len(path.read_text().splitlines())) > 450
+    }
+    assert not long

@@ -1,0 +1,202 @@
+"""The worker process: what it returns, how it dies, and what the parent never does."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernelproof.errors import (
+    CandidateCrash,
+    CandidateTimeout,
+    CompileError,
+    ContractError,
+)
+from kernelproof.worker import Worker, wire
+
+CANDIDATE = """
+import os, signal, time, torch
+from torch import nn
+class ModelNew(nn.Module):
+    def __init__(self, kind="twice"):
+        super().__init__()
+        self.kind = kind
+        self.w = nn.Parameter(torch.zeros(2))
+    def forward(self, x):
+        if self.kind == "raise": raise ValueError("no good")
+        if self.kind == "segv": os.kill(os.getpid(), signal.SIGSEGV)
+        if self.kind == "exit": os._exit(0)
+        if self.kind == "hang":
+            while True: time.sleep(1)
+        if self.kind == "add": return x.add_(1)
+        if self.kind == "half":
+            y = torch.empty_like(x); y[:1] = 1; return y
+        return x * 2 + self.w.sum()
+"""
+
+
+def loaded(tmp_path: Path, *args: object, source: str = CANDIDATE, state=None) -> Worker:
+    path = tmp_path / "candidate.py"
+    path.write_text(source)
+    worker = Worker("test")
+    worker.ask(
+        "load", timeout=120, payload=(list(args), {}, 3, state or {}), path=str(path),
+        kind="candidate", attr="ModelNew", device="cpu", language="pytorch", threads=1,
+    )  # fmt: skip
+    return worker
+
+
+def call(
+    worker: Worker, x: torch.Tensor, poison: bool = False, repeats: int = 1, timeout: float = 60
+):
+    return worker.ask("call", timeout=timeout, payload=([x], 0), poison=poison, repeats=repeats)
+
+
+def gone(pid: int) -> bool:
+    for _ in range(100):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_it_returns_outputs_and_facts(tmp_path: Path) -> None:
+    with loaded(tmp_path) as worker:
+        x = torch.tensor([1.0, 2.0])
+        (run,) = call(worker, x)
+        assert torch.equal(run["output"], x * 2)
+        assert (run["mutated"], run["views_input"], run["reused"]) == ([], [], [])
+        assert run["devices"] == ["cpu"]
+
+
+def test_it_takes_over_weights(tmp_path: Path) -> None:
+    with loaded(tmp_path, state={"w": torch.tensor([1.0, 2.0])}) as worker:
+        (run,) = call(worker, torch.zeros(2))
+        assert torch.equal(run["output"], torch.full((2,), 3.0))
+
+
+def test_it_sees_a_changed_input_and_a_view_of_it(tmp_path: Path) -> None:
+    with loaded(tmp_path, "add") as worker:
+        (run,) = call(worker, torch.zeros(2))
+        assert run["mutated"] == [0] and run["views_input"] == [[0, 0]]
+
+
+def test_new_memory_is_filled_with_nan(tmp_path: Path) -> None:
+    with loaded(tmp_path, "half") as worker:
+        (run,) = call(worker, torch.zeros(4), poison=True)
+        assert run["output"].isnan().tolist() == [False, True, True, True]
+
+
+def test_an_exception_names_the_users_line(tmp_path: Path) -> None:
+    with loaded(tmp_path, "raise") as worker:
+        with pytest.raises(CandidateCrash, match="ValueError: no good") as caught:
+            call(worker, torch.zeros(2))
+        assert "candidate.py:10: in forward" in caught.value.detail
+        # The process is still there for the next question.
+        with pytest.raises(CandidateCrash, match="no good"):
+            call(worker, torch.zeros(2))
+
+
+def test_a_signal_and_an_exit_are_told_apart(tmp_path: Path) -> None:
+    for kind, words in (("segv", "SIGSEGV"), ("exit", "exit status 0")):
+        worker = loaded(tmp_path, kind)
+        with pytest.raises(CandidateCrash, match=words):
+            call(worker, torch.zeros(2))
+        assert not worker.alive and gone(worker.pid)
+
+
+def test_a_hang_is_killed(tmp_path: Path) -> None:
+    worker = loaded(tmp_path, "hang")
+    with pytest.raises(CandidateTimeout, match=r"within 0\.5 s"):
+        call(worker, torch.zeros(2), timeout=0.5)
+    assert gone(worker.pid)
+
+
+def test_no_model_new_and_a_syntax_error(tmp_path: Path) -> None:
+    with pytest.raises(ContractError, match="no class `ModelNew`; it defines Other"):
+        loaded(tmp_path, source="class Other: pass")
+    with pytest.raises(CompileError, match=r"candidate.py:2: "):
+        loaded(tmp_path, source="x = 1\ndef f(:\n")
+
+
+def test_closing_leaves_no_process(tmp_path: Path) -> None:
+    worker = loaded(tmp_path)
+    log = Path(worker.log_path)
+    worker.close()
+    assert gone(worker.pid) and not log.exists()
+
+
+def test_the_parent_never_unpickles() -> None:
+    """A worker that sends a pickle is not answered with its execution."""
+
+    class Bomb:
+        def __reduce__(self):
+            return (os.mkdir, ("/nonexistent/bomb",))
+
+    ours, theirs = socket.socketpair()
+    wire.send(theirs, {"answer": {"k": "value", "v": 1}}, [pickle.dumps(Bomb())])
+    header, buffers = wire.receive(ours, 5)
+    assert wire.decode(header["answer"], buffers) == 1
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.randn(3, 4).T,
+        torch.randn(2, 3).bfloat16(),
+        torch.tensor(5),
+        torch.zeros(0, 3),
+        torch.randn(4, dtype=torch.complex64),
+        torch.tensor([True, False]),
+        [1, 2.5, None, "x", (True, float("inf"))],
+        {"a": torch.ones(2), "b": [torch.ones(1, dtype=torch.int8)]},
+    ],
+)
+def test_values_cross_the_wire(value) -> None:
+    buffers: list = []
+    back = wire.decode(wire.encode(value, buffers), [bytearray(b) for b in buffers])
+
+    def same(a, b) -> bool:
+        if isinstance(a, torch.Tensor):
+            return a.dtype == b.dtype and a.shape == b.shape and torch.equal(a, b)
+        if isinstance(a, (list, tuple)):
+            return type(a) is type(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+        if isinstance(a, dict):
+            return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+        return a == b
+
+    assert same(value, back)
+
+
+def test_a_subclass_of_tensor_is_only_named() -> None:
+    class Lazy(torch.Tensor):
+        pass
+
+    buffers: list = []
+    back = wire.decode(wire.encode(torch.ones(2).as_subclass(Lazy), buffers), [])
+    assert isinstance(back, wire.Foreign) and back.type_name.endswith("Lazy")
+
+
+def test_nonsense_is_refused() -> None:
+    with pytest.raises(ValueError):
+        wire.decode(
+            {"k": "tensor", "shape": [4], "dtype": "float32", "type": "t", "buffer": 0},
+            [bytearray(3)],
+        )
+    with pytest.raises(ValueError):
+        wire.decode({"k": "surprise"}, [])
+    ours, theirs = socket.socketpair()
+    theirs.sendall(b"\xff" * 64)
+    with pytest.raises(ValueError):
+        wire.receive(ours, 5)
+    ours, theirs = socket.socketpair()
+    theirs.sendall(b"\0")
+    with pytest.raises(TimeoutError):
+        wire.receive(ours, 0.05)
