@@ -24,9 +24,14 @@ from kernelproof.types import (
 
 def record(status: str, timed: bool) -> Record:
     timing = Timing(
-        case="default", device="cpu", threads=1, candidate=Contestant(name="x"), baselines=(),
-        floor=None, ratios=(),
-    )  # fmt: skip
+        case="default",
+        device="cpu",
+        threads=1,
+        candidate=Contestant(name="x"),
+        baselines=(),
+        floor=None,
+        ratios=(),
+    )
     return Record(
         id="a",
         created=datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc),
@@ -36,15 +41,26 @@ def record(status: str, timed: bool) -> Record:
         ),
         build=Build(status="pass", seconds=0.1),
         verdict=Verdict(
-            status=status, proof=status == "pass", compat=True, evidence="cpu", device="cpu",
+            status=status,
+            proof=status == "pass",
+            compat=True,
+            evidence="cpu",
+            device="cpu",
             limit=12,
-        ),  # fmt: skip
+        ),
         timing=timing if timed else None,
         environment=Environment(
-            kernelproof="0", commit="", python="3", torch="2", platform="l", cpu="c", cores=1,
-            threads=1, compiler="g",
+            kernelproof="0",
+            commit="",
+            python="3",
+            torch="2",
+            platform="l",
+            cpu="c",
+            cores=1,
+            threads=1,
+            compiler="g",
         ),
-    )  # fmt: skip
+    )
 
 
 def test_a_passing_record_holds_a_timing() -> None:

@@ -14,7 +14,7 @@ _ENTRY_NAMES = ("candidate.py", "model_new.py", "solution.py", "__init__.py")
 
 # First match wins, so the more telling marks stand first.
 _LANGUAGE_MARKS = (
-    ("triton", r"^\s*(import triton|from triton)"),
+    ("triton", r"^\s*(import|from)\s+triton\b(?!_)"),
     ("cuda-nvrtc", r"kernelproof\.cuda|kernelproof import .*\bcuda\b"),
     ("cuda-inline", r"cuda_sources\s*="),
     ("cpp-stable", r"\btorch_op\s*\("),

@@ -257,6 +257,7 @@ def _device_of(args: Sequence[Any]) -> int:
     for arg in args:
         if isinstance(arg, torch.Tensor):
             if arg.device.type != "cuda":
+                present_arch()  # says so where there is no GPU at all
                 raise UnsupportedError(
                     f"a CUDA kernel was given a tensor on {arg.device}; move it to a CUDA device"
                 )

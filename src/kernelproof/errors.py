@@ -6,7 +6,7 @@
     │   └── CandidateNotFound        2: there is no such candidate
     └── CandidateError               1: the candidate is at fault; `status` names how
         ├── CompileError             1: compile_error
-        ├── ContractError            1: wrong (no ModelNew, wrong constructor, wrong output form)
+        ├── ContractError            1: wrong (no ModelNew, or not a Module)
         ├── CandidateCrash           1: crash (raised, died by a signal)
         ├── CandidateTimeout         1: timeout
         └── UnsupportedError         1: unsupported (needs hardware or a tool that is missing here)

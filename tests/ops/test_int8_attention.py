@@ -113,6 +113,15 @@ ODD: list[dict[str, Any]] = [
     {"batch": 1, "seq": 700, "heads": 1, "head_dim": 32},
     {"batch": 1, "seq": 3, "kv_seq": 5000, "heads": 2, "head_dim": 128},
 ]
+# Enough rows for `attend_blocks` on a GPU with up to 144 multiprocessors.
+BLOCKS: list[dict[str, Any]] = [
+    {"batch": 2, "seq": 130, "heads": 34, "kv_heads": 17, "head_dim": 64},
+    {"batch": 3, "seq": 193, "kv_seq": 150, "heads": 12, "head_dim": 128},
+    {"batch": 2, "seq": 65, "kv_seq": 257, "heads": 40, "head_dim": 32, "causal": False},
+]
+WIDE_BLOCKS: list[dict[str, Any]] = [
+    {"batch": 1, "seq": 140, "heads": 48, "head_dim": dim} for dim in (96, 192, 256)
+]
 
 
 def odd_id(sizes: dict[str, Any]) -> str:
@@ -168,7 +177,7 @@ def test_cpu_cases(name: str) -> None:
     torch.testing.assert_close(int8_attention(*inputs, causal=causal), out, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("sizes", ODD, ids=odd_id)
+@pytest.mark.parametrize("sizes", [*ODD, *BLOCKS], ids=odd_id)
 def test_cpu_odd_shapes(sizes: dict[str, Any]) -> None:
     inputs, causal = make(1, **sizes)
     assert_close(int8_attention(*inputs, causal=causal), inputs, causal)
@@ -347,7 +356,7 @@ def cuda_instances(cases: list[dict[str, Any]]) -> list[str]:
 
 @pytest.mark.parametrize(
     ("arch", "cases"),
-    [("sm_80", list(problem.CASES.values())), ("sm_90a", [*problem.CASES.values(), *ODD])],
+    [("sm_80", list(problem.CASES.values())), ("sm_90a", [*problem.CASES.values(), *ODD, *BLOCKS])],
     ids=["sm_80", "sm_90a"],
 )
 def test_cuda_compiles(arch: str, cases: list[dict[str, Any]]) -> None:
@@ -360,7 +369,10 @@ def test_cuda_plans() -> None:
     assert plan({}).kernel.name == "attend<32, 5, true, true, false, true>"
     assert plan({}).grid == (5, 4, 2) and plan({}).block == 160
     assert plan({"head_dim": 257}).kernel.name == "attend_rows"
-    for sizes in ODD:
+    for sizes in BLOCKS:
+        assert plan(sizes).kernel.name.startswith("attend_blocks")
+        assert plan(sizes, 1000).kernel.name.startswith("attend<")
+    for sizes in [*ODD, *BLOCKS, *WIDE_BLOCKS]:
         chosen = plan(sizes)
         assert chosen.grid[1] <= 65_535 and chosen.grid[2] <= 65_535
         assert chosen.block <= 1024 and chosen.shared <= 99 * 1024
@@ -392,7 +404,7 @@ def test_gpu_cases(name: str) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("sizes", ODD, ids=odd_id)
+@pytest.mark.parametrize("sizes", [*ODD, *BLOCKS, *WIDE_BLOCKS], ids=odd_id)
 def test_gpu_odd_shapes(sizes: dict[str, Any]) -> None:
     inputs, causal = make(1, **sizes)
     inputs = on_gpu(inputs)

@@ -103,11 +103,13 @@ def compile_library(
                 command = [compiler, *cxx, *includes, "-c", str(path), "-o", str(obj)]
             run_compiler(command, path)
             objects.append(str(obj))
+        library = str(folder / f"{name}.so")
         if cuda_paths:
-            link.extend(["-L" + str(Path(nvcc).resolve().parent.parent / "lib64"), "-lcudart"])
-        run_compiler(
-            [compiler, "-shared", *objects, *link, "-o", str(folder / f"{name}.so")], paths[0]
-        )
+            # nvcc knows where its own runtime lies, which differs between toolkits and wheels.
+            flags = [part.replace("-fopenmp", "-Xcompiler=-fopenmp") for part in link]
+            run_compiler([nvcc, "-shared", *objects, *flags, "-o", library], paths[0])
+        else:
+            run_compiler([compiler, "-shared", *objects, *link, "-o", library], paths[0])
 
     folder, _ = cached(key, fill)
     return folder / f"{name}.so"

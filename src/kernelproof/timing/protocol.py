@@ -71,6 +71,8 @@ class _Running:
         self.clocks = ["host", "device"] if facts["graph"] else ["host"]
 
     def take(self, number: int, seconds: float) -> None:
+        if not self.clocks:
+            return
         calls = max(1, min(2000, round(seconds / self.per_call)))
         for clock in self.clocks:
             count = calls if clock == "host" else max(calls, 150)

@@ -4,7 +4,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-EXPECT = "wrong"
+EXPECT = "crash"
 
 
 class ModelNew(nn.Module):

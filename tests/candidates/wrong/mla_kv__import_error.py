@@ -1,8 +1,8 @@
 """Imports a module that does not exist."""
 
+import kernels_of_my_colleague as kernels
 import torch
 import torch.nn as nn
-import triton_kernels_of_my_colleague as kernels
 
 EXPECT = "crash"
 

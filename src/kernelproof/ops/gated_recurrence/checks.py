@@ -73,5 +73,5 @@ def check_tensors(
 
 
 def _check_shape(name: str, tensor: Tensor, shape: tuple[int, ...], text: str) -> None:
-    if tuple(tensor.shape) != shape:
+    if tensor.shape != shape:
         raise ValueError(f"{name} has shape {tuple(tensor.shape)}; it must be {shape}, {text}")

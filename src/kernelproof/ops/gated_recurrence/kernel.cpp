@@ -189,23 +189,32 @@ Rows rows(const void* from, int64_t code, const Strides& s, int64_t steps, int64
   return {space, ptrdiff_t(width)};
 }
 
+// One tile of v or gate_v: in place where it is a full tile of floats with unit stride.
+Rows tile(const void* from, int64_t code, const Strides& s, int64_t steps, int columns,
+          float* space) {
+  if (code == 0 && s.d == 1 && columns == W)
+    return {static_cast<const float*>(from), ptrdiff_t(s.t)};
+  ELEMENTS[code].tile(from, s, steps, columns, space);
+  return {space, W};
+}
+
 struct Piece {
-  Rows q, k, gate_k;
-  const float *v, *gate;  // (steps, W)
-  float* y;               // (steps, W), added to
+  Rows q, k, gate_k, v, gate;
+  float* y;  // (steps, W)
   int64_t steps;
 };
 
-// R rows of one tile through the steps of a piece.
+// R rows of one tile through the steps of a piece; the first rows of a tile set y, others add.
 template <int R, bool KEY_GATE, bool COLUMN_GATE>
 __attribute__((noinline)) void advance(const Piece& p, int64_t row, float* state) {
   Vec s[R];
 #pragma GCC unroll 32
   for (int r = 0; r < R; ++r) s[r] = load(state + r * W);
   const float *q = p.q.at + row, *k = p.k.at + row, *gk = KEY_GATE ? p.gate_k.at + row : nullptr;
+  const float *v_at = p.v.at, *g_at = p.gate.at;
+  float* y = p.y;
   for (int64_t t = 0; t < p.steps; ++t) {
-    const Vec v = load(p.v + t * W);
-    const Vec g = COLUMN_GATE ? load(p.gate + t * W) : v;
+    const Vec v = load(v_at), g = COLUMN_GATE ? load(g_at) : Vec{};
     Vec sum[4] = {};
 #pragma GCC unroll 32
     for (int r = 0; r < R; ++r) {
@@ -215,10 +224,14 @@ __attribute__((noinline)) void advance(const Piece& p, int64_t row, float* state
       s[r] = old + v * k[r];
       sum[r & 3] += s[r] * q[r];
     }
-    store(p.y + t * W, load(p.y + t * W) + ((sum[0] + sum[1]) + (sum[2] + sum[3])));
+    const Vec all = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+    store(y, row == 0 ? all : load(y) + all);
     q += p.q.step;
     k += p.k.step;
+    v_at += p.v.step;
+    y += W;
     if (KEY_GATE) gk += p.gate_k.step;
+    if (COLUMN_GATE) g_at += p.gate.step;
   }
 #pragma GCC unroll 32
   for (int r = 0; r < R; ++r) store(state + r * W, s[r]);
@@ -253,17 +266,20 @@ int64_t scratch_size(const Plan& n, int64_t tiles) {
 }
 
 // The gate of the columns of one tile: gate_v times gate_head, whichever are given.
-void column_gate(const Plan& n, const Pointers& p, int64_t b, int64_t h, int64_t column,
-                 int columns, int64_t t0, int64_t steps, float* gate) {
+Rows column_gate(const Plan& n, const Pointers& p, int64_t b, int64_t h, int64_t column,
+                 int columns, int64_t t0, int64_t steps, float* space) {
   const Element& e = ELEMENTS[n.gate];
+  Rows gate{nullptr, 0};
   if (p.gate_v != nullptr)
-    e.tile(at(p.gate_v, e, n.gate_v, b, t0, h, column), n.gate_v, steps, columns, gate);
-  if (p.gate_head == nullptr) return;
+    gate = tile(at(p.gate_v, e, n.gate_v, b, t0, h, column), n.gate, n.gate_v, steps, columns,
+                space);
+  if (p.gate_head == nullptr) return gate;
   float heads[PIECE];
   e.rows(at(p.gate_head, e, n.gate_head, b, t0, h, 0), n.gate_head, steps, 1, heads);
   for (int64_t t = 0; t < steps; ++t)
     for (int j = 0; j < W; ++j)
-      gate[t * W + j] = p.gate_v != nullptr ? gate[t * W + j] * heads[t] : heads[t];
+      space[t * W + j] = gate.at != nullptr ? gate.at[t * gate.step + j] * heads[t] : heads[t];
+  return {space, W};
 }
 
 // Columns first * W ... of one (batch, head), from the first step to the last.
@@ -293,9 +309,8 @@ void task(const Plan& n, const Pointers& p, int64_t b, int64_t h, int64_t first,
   }
 
   Piece piece{};
-  piece.v = v;
-  piece.gate = gate;
   piece.y = y;
+  if (n.K == 0) std::memset(y, 0, PIECE * W * sizeof(float));  // no row will set it
   for (int64_t t0 = 0; t0 < n.T; t0 += PIECE) {
     piece.steps = n.T - t0 < PIECE ? n.T - t0 : PIECE;
     piece.q = rows(at(p.q, e, n.q, b, t0, h, 0), n.element, n.q, piece.steps, n.K, packed);
@@ -307,9 +322,9 @@ void task(const Plan& n, const Pointers& p, int64_t b, int64_t h, int64_t first,
     for (int64_t x = 0; x < tiles; ++x) {
       const int64_t column = (first + x) * W;
       const int columns = columns_of(x);
-      e.tile(at(p.v, e, n.v, b, t0, h, column), n.v, piece.steps, columns, v);
-      if (with_column_gate) column_gate(n, p, b, h, column, columns, t0, piece.steps, gate);
-      std::memset(y, 0, piece.steps * W * sizeof(float));
+      piece.v = tile(at(p.v, e, n.v, b, t0, h, column), n.element, n.v, piece.steps, columns, v);
+      if (with_column_gate)
+        piece.gate = column_gate(n, p, b, h, column, columns, t0, piece.steps, gate);
       float* const state = states + x * n.K * W;
       if (key_gate && with_column_gate) advance_all<true, true>(piece, n.K, state);
       else if (key_gate) advance_all<true, false>(piece, n.K, state);

@@ -178,12 +178,14 @@ __device__ __forceinline__ Buffers<C> buffers(float* shared, int parity) {
 template <class C, int WIDTH, class Element>
 __device__ __forceinline__ void stage_rows(float* to, const Element* from, const Strides& s,
                                            int t0, int T, int columns, float fill) {
-  constexpr int QUADS = WIDTH / 4;
-  const int thread = threadIdx.x % (32 * C::GROUPS);
-  for (int i = thread; i < C::STEPS * QUADS; i += 32 * C::GROUPS) {
-    const int u = i / QUADS, x = i % QUADS, t = t0 + u;
-    stage_quad<C::WIDE>(to + u * WIDTH + 4 * x, from + t * s.t + 4 * x * s.d, s.d,
-                        t < T ? columns - 4 * x : 0, fill);
+  constexpr int QUADS = WIDTH / 4, ALL = C::STEPS * QUADS, THREADS = 32 * C::GROUPS;
+  const int thread = threadIdx.x % THREADS;
+#pragma unroll
+  for (int round = 0; round < (ALL + THREADS - 1) / THREADS; ++round) {
+    const int i = round * THREADS + thread, u = i / QUADS, x = i % QUADS, t = t0 + u;
+    if (ALL % THREADS == 0 || i < ALL)
+      stage_quad<C::WIDE>(to + u * WIDTH + 4 * x, from + t * s.t + 4 * x * s.d, s.d,
+                          t < T ? columns - 4 * x : 0, fill);
   }
 }
 
@@ -404,8 +406,11 @@ __device__ __forceinline__ void write_y(const Problem<C>& p, const float* partia
   typename C::Element* const y = p.y + (b * p.T * p.H + h) * p.V + column;
   const int64 step = static_cast<int64>(p.H) * p.V;
   const int lane = threadIdx.x % 32;
+  constexpr int ALL = C::STEPS * C::WARP_COLUMNS;
 #pragma unroll
-  for (int o = lane; o < C::STEPS * C::WARP_COLUMNS; o += 32) {
+  for (int round = 0; round < (ALL + 31) / 32; ++round) {
+    const int o = round * 32 + lane;
+    if (ALL % 32 != 0 && o >= ALL) break;
     const float* const row = partials + o * C::PARTIAL;
     float sum;
     if constexpr (C::LANES >= 4) {

@@ -217,7 +217,7 @@ const Sum<T>* weight_panel(const Matrix<T>& weight, int64_t row, int64_t depth, 
   if constexpr (!kConverts<T>) {
     // Rows far apart fall into few sets of the first-level cache and evict one another, which
     // matters as soon as several register tiles read the panel.
-    const bool crowded = tokens > 2 * kRows && weight.row * int64_t(sizeof(T)) > 2048;
+    const bool crowded = tokens > 2 * kRows && weight.row * int64_t(sizeof(T)) > 1024;
     if (weight.column == 1 && width % kLanes<S> == 0 && !crowded) {
       pitch = weight.row;
       return from;

@@ -1,0 +1,193 @@
+"""Loading problems, their cases, and other sizes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernelproof import problem
+from kernelproof.errors import CandidateNotFound, ProblemError
+from kernelproof.resize import shrink, size_constants, with_sizes
+
+PLAIN = """
+import torch
+from torch import nn
+class Model(nn.Module):
+    def __init__(self, width, scale=1.0):
+        super().__init__()
+        self.lin = nn.Linear(width, width)
+        self.scale = scale
+    def forward(self, x):
+        return self.lin(x) * self.scale
+batch = 64
+height = width = 16
+doubled = 2 * batch
+def get_inputs():
+    return [torch.rand(doubled, width)]
+def get_init_inputs():
+    return [width]
+"""
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "p.py"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("name", sorted(problem.known_problems()))
+def test_every_problem_loads_and_runs_all_its_cases(name: str) -> None:
+    reference = problem.load(name)
+    assert reference.problem.doc
+    for case in reference.problem.cases:
+        torch.manual_seed(0)
+        args, kwargs = reference.init_args(case)
+        with torch.no_grad():
+            reference.module.Model(*args, **kwargs).eval()(*reference.inputs(case))
+        for count in ("FLOPS", "BYTES"):
+            value = reference.count(count, case)
+            assert value is None or value >= 0
+
+
+@pytest.mark.parametrize("name", sorted(problem.known_problems()))
+def test_every_baseline_computes_the_problem(name: str) -> None:
+    reference = problem.load(name)
+    case = reference.problem.cases[0]
+    torch.manual_seed(0)
+    args, kwargs = reference.init_args(case)
+    model = reference.module.Model(*args, **kwargs).eval()
+    for label, baseline in getattr(reference.module, "BASELINES", {}).items():
+        if isinstance(baseline, type):
+            other = baseline(*args, **kwargs).eval()
+            states = (m.state_dict().values() for m in (other, model))
+            for own, given in zip(*states, strict=True):
+                own.copy_(given)
+        else:
+            other = baseline
+        torch.manual_seed(1)
+        inputs = reference.inputs(case)
+        torch.manual_seed(1)
+        again = reference.inputs(case)
+        with torch.no_grad():
+            expected, got = model(*inputs), other(*again)
+        torch.testing.assert_close(got, expected, atol=2e-3, rtol=2e-3, msg=label)
+
+
+def test_a_plain_kernelbench_file_has_one_case(tmp_path: Path) -> None:
+    loaded = problem.load(write(tmp_path, PLAIN))
+    assert [c.name for c in loaded.problem.cases] == ["default"]
+    assert loaded.init_args(loaded.problem.cases[0]) == ([16], {})
+    assert loaded.inputs(loaded.problem.cases[0])[0].shape == (128, 16)
+
+
+def test_init_inputs_may_be_arguments_and_keywords(tmp_path: Path) -> None:
+    text = PLAIN.replace("return [width]", "return [[width], {'scale': 2.0}]")
+    loaded = problem.load(write(tmp_path, text))
+    assert loaded.init_args(loaded.problem.cases[0]) == ([16], {"scale": 2.0})
+
+
+def test_a_case_reaches_both_functions(tmp_path: Path) -> None:
+    text = PLAIN.replace(
+        "def get_inputs():\n    return [torch.rand(doubled, width)]",
+        "def get_inputs(rows=3, width=16):\n    return [torch.rand(rows, width)]",
+    )
+    text = text.replace("def get_init_inputs():", "def get_init_inputs(width=16):")
+    text += "CASES = {'a': {}, 'b': {'rows': 5, 'width': 7}}\n"
+    loaded = problem.load(write(tmp_path, text))
+    case = loaded.problem.cases[1]
+    assert loaded.init_args(case) == ([7], {})
+    assert loaded.inputs(case)[0].shape == (5, 7)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("def get_inputs(): return []", "no class `Model`"),
+        ("class Model: pass", "no function `get_inputs`"),
+        ("import nothing_of_the_kind", "does not import: ModuleNotFoundError"),
+        ("class Model:\n  x = (", "does not import: SyntaxError"),
+        ("class Model: pass\ndef get_inputs(): return []\nCASES = [1]", "CASES must be a dict"),
+    ],
+)
+def test_an_unreadable_problem_says_why(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(ProblemError, match=r"p\.py") as caught:
+        problem.load(write(tmp_path, text))
+    assert words in str(caught.value)
+
+
+def test_an_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(ProblemError, match="mla_kv"):
+        problem.load("no_such_problem")
+
+
+def test_sizes_are_replaced_and_derived_ones_follow(tmp_path: Path) -> None:
+    path = write(tmp_path, PLAIN)
+    loaded = problem.load(path, {"batch": 3})
+    assert loaded.inputs(loaded.problem.cases[0])[0].shape == (6, 16)
+    assert loaded.problem.sizes == {"batch": 3}
+    with pytest.raises(ProblemError, match="no module-level constant 'depth'"):
+        problem.load(path, {"depth": 3})
+
+
+def test_shrinking_prefers_what_only_the_inputs_use(tmp_path: Path) -> None:
+    loaded = problem.load(write(tmp_path, PLAIN), shrink_to=1000)
+    assert loaded.problem.sizes == {"doubled": 8}
+    assert loaded.inputs(loaded.problem.cases[0])[0].shape == (8, 16)
+
+
+def test_shrinking_keeps_what_the_reference_needs() -> None:
+    values = {"batch": 64, "width": 16, "doubled": 128}
+    assert size_constants(PLAIN, values) == {"doubled": 128, "width": 16}
+    found = shrink(
+        PLAIN,
+        values,
+        fits=lambda s: s.get("doubled", 128) * s.get("width", 16) <= 64,
+        runs=lambda s: s.get("doubled", 128) >= 16,
+    )
+    assert found == {"doubled": 16, "width": 4}
+    with pytest.raises(KeyError):
+        with_sizes(PLAIN, {"nothing": 1})
+
+
+def test_candidates_are_found_and_hashed(tmp_path: Path) -> None:
+    from kernelproof import candidate
+
+    folder = tmp_path / "one"
+    folder.mkdir()
+    (folder / "candidate.py").write_text(
+        "from kernelproof.build import c_library\nc_library(['k.cpp'])"
+    )
+    (folder / "k.cpp").write_text("int x;")
+    one = candidate.load(folder)
+    assert (one.name, one.language, one.sources) == ("one", "cpp-c", ("candidate.py", "k.cpp"))
+    (folder / "k.cpp").write_text("int y;")
+    assert candidate.load(folder).digest != one.digest
+    single = candidate.load(folder / "candidate.py")
+    assert single.sources == ("candidate.py", "k.cpp")
+    with pytest.raises(CandidateNotFound, match="no candidate"):
+        candidate.load(tmp_path / "none")
+    (folder / "candidate.py").rename(folder / "a.py")
+    (folder / "b.py").write_text("")
+    with pytest.raises(CandidateNotFound, match="2 Python files"):
+        candidate.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "language"),
+    [
+        ("import triton\n", "triton"),
+        ("from kernelproof.cuda import Kernel", "cuda-nvrtc"),
+        ("load_inline('a', cpp_sources='', cuda_sources=x)", "cuda-inline"),
+        ("load_inline('a', cpp_sources=x)", "cpp-inline"),
+        ("torch_op('ns', ['a.cpp'])", "cpp-stable"),
+        ("import torch", "pytorch"),
+    ],
+)
+def test_languages(tmp_path: Path, text: str, language: str) -> None:
+    from kernelproof import candidate
+
+    path = tmp_path / "c.py"
+    path.write_text(text)
+    assert candidate.load(path).language == language
