@@ -16,6 +16,9 @@ from kernelproof.errors import CandidateError
 from kernelproof.timing.stats import ratio, series
 from kernelproof.types import Contestant, Progress, Ratio, Series, Timing, silent
 
+# On a CPU every call is a sample of its own, and all samples are stored.
+_MOST_READINGS = 50
+
 Clock = Literal["device", "host"]
 
 
@@ -54,6 +57,7 @@ class _Running:
     def __init__(self, entrant: Entrant, cuda: bool) -> None:
         self.name = entrant.name
         self.subject = entrant.subject
+        self.cuda = cuda
         self.problem = ""
         self.first: float | None = None
         self.clocks: list[Clock] = []
@@ -73,7 +77,8 @@ class _Running:
     def take(self, number: int, seconds: float) -> None:
         if not self.clocks:
             return
-        calls = max(1, min(2000, round(seconds / self.per_call)))
+        most = 2000 if self.cuda else _MOST_READINGS
+        calls = max(1, min(most, round(seconds / self.per_call)))
         for clock in self.clocks:
             count = calls if clock == "host" else max(calls, 150)
             try:

@@ -123,8 +123,9 @@ def _tile_plan(
     scale: float,
     multiprocessors: int,
 ) -> Plan:
-    """`attend`: 16 query rows per block, the keys shared out over its warps. Where there are enough
-    rows to fill the GPU with blocks of 64, `attend_blocks`, which reads each key a quarter as often.
+    """`attend`: 16 query rows per block, the keys shared out over its warps.
+
+    Where blocks of 64 rows fill the GPU: `attend_blocks`, which reads each key a quarter as often.
     """
     batch, q_len, heads, dim = q_shape
     kv_len, kv_heads = k_shape[1], k_shape[2]

@@ -36,15 +36,18 @@ constexpr int KEY_BLOCK = 128;  // keys per block; scores of a tile stay in the 
 constexpr int ROW_TILE = 64;    // query rows per task at most
 constexpr int WIDE_HEAD = 512;  // above this head dimension the key block shrinks to one vector
 
+// What the caller passes, packed without gaps: fields of 8 bytes only. Strides count elements; the
+// innermost one is 1.
 struct Problem {
     const int8_t *q, *k, *v;
     const float *q_scale, *k_scale, *v_scale;
-    float* out;                         // contiguous (batch, q_len, heads, dim)
-    int64_t batch, q_len, kv_len, heads, kv_heads, dim;
-    int64_t q_strides[3], k_strides[3], v_strides[3];  // batch, token, head; innermost is 1
+    float* out;  // contiguous (batch, q_len, heads, dim)
+    int64_t batch, q_len, heads, dim, kv_len, kv_heads;
+    int64_t q_strides[3], k_strides[3], v_strides[3];  // batch, token, head
     int64_t causal;
     double scale;
 };
+static_assert(sizeof(Problem) == 7 * sizeof(void*) + 17 * 8, "the caller packs without gaps");
 
 inline vfloat splat(float x) { return x - vfloat{}; }
 inline vint splat(int32_t x) { return x - vint{}; }
@@ -450,21 +453,15 @@ void run_tile(const Problem& p, int64_t b, int64_t kv_head, int64_t first, int c
 
 }  // namespace
 
-// Strides count elements (batch, token, head). Returns 0, or 1 where memory ran out.
-extern "C" int kernelproof_int8_attention(
-    const int8_t* q, const int8_t* k, const int8_t* v, const float* q_scale, const float* k_scale,
-    const float* v_scale, float* out, int64_t batch, int64_t q_len, int64_t kv_len, int64_t heads,
-    int64_t kv_heads, int64_t dim, int64_t q_batch, int64_t q_token, int64_t q_head,
-    int64_t k_batch, int64_t k_token, int64_t k_head, int64_t v_batch, int64_t v_token,
-    int64_t v_head, int64_t causal, double scale) {
-    const Problem p = {q, k, v, q_scale, k_scale, v_scale, out, batch, q_len, kv_len, heads,
-                       kv_heads, dim, {q_batch, q_token, q_head}, {k_batch, k_token, k_head},
-                       {v_batch, v_token, v_head}, causal, scale};
-    const int64_t rows = heads / kv_heads * q_len;
+// Returns 0, or 1 where memory ran out. No size is 0.
+extern "C" int kernelproof_int8_attention(const void* packed) {
+    Problem p;
+    std::memcpy(&p, packed, sizeof p);
+    const int64_t rows = p.heads / p.kv_heads * p.q_len;
     const int64_t tiles = (rows + ROW_TILE - 1) / ROW_TILE, per_tile = (rows + tiles - 1) / tiles;
-    const int64_t pairs = batch * kv_heads, tasks = pairs * tiles;
+    const int64_t pairs = p.batch * p.kv_heads, tasks = pairs * tiles;
     // Waking the other threads costs about as much as 2^17 products.
-    const bool parallel = tasks > 1 && batch * heads * q_len * kv_len * dim > 131072;
+    const bool parallel = tasks > 1 && p.batch * p.heads * p.q_len * p.kv_len * p.dim > 131072;
     int failed = 0;
 #pragma omp parallel if (parallel) reduction(| : failed)
     {
@@ -478,7 +475,7 @@ extern "C" int kernelproof_int8_attention(
             const int64_t first = tile * per_tile;
             const int64_t count = rows - first < per_tile ? rows - first : per_tile;
             if (ready && count > 0)
-                run_tile(p, pair / kv_heads, pair % kv_heads, first, static_cast<int>(count),
+                run_tile(p, pair / p.kv_heads, pair % p.kv_heads, first, static_cast<int>(count),
                          scratch);
         }
     }
