@@ -230,8 +230,24 @@ def _assert_extreme_gates(device: str) -> None:
     _close(y, problem.Model()(q, k, v, gate), exact)
 
 
+def _assert_range_of_products(device: str) -> None:
+    """Products of a few gates underflow, but the state, first raised by a large gate, does not."""
+    for axis in ("gate_k", "gate_v", "gate_head"):
+        arguments = _problem((1, 140, 2, 24, 24), 0, initial=False)
+        gate = torch.full((1, 140, 2, 24) if axis != "gate_head" else (1, 140, 2), 0.9)
+        gate[:, 3], gate[:, 6:8], gate[:, 20] = 1e30, 1e-25, 1e20
+        for name in ("k", "v"):
+            arguments[name][:, 1:20] = 0
+        arguments[axis] = gate
+        exact, same = eager.run(**_double(arguments))[0], eager.run(**arguments)[0]
+        given = {n: x.to(device) if isinstance(x, Tensor) else x for n, x in arguments.items()}
+        y = gated_recurrence(**given)
+        _close(y[:, 20:], same[:, 20:], exact[:, 20:])
+
+
 def test_cpu_gates_that_overflow_a_product() -> None:
     _assert_extreme_gates("cpu")
+    _assert_range_of_products("cpu")
 
 
 def _assert_infinite(device: str) -> None:
@@ -424,6 +440,7 @@ def test_gpu_causal_and_deterministic() -> None:
 @needs_gpu
 def test_gpu_extreme_gates() -> None:
     _assert_extreme_gates("cuda")
+    _assert_range_of_products("cuda")
     _assert_infinite("cuda")
 
 

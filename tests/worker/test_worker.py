@@ -200,3 +200,14 @@ def test_nonsense_is_refused() -> None:
     theirs.sendall(b"\0")
     with pytest.raises(TimeoutError):
         wire.receive(ours, 0.05)
+
+
+def test_a_candidates_folder_does_not_hide_packages(tmp_path: Path) -> None:
+    (tmp_path / "numpy.py").write_text("raise RuntimeError('hidden')")
+    (tmp_path / "helper_of_candidate.py").write_text("VALUE = 3")
+    source = (
+        "import numpy, torch\nfrom helper_of_candidate import VALUE\n"
+        "class ModelNew(torch.nn.Module):\n    def forward(self, x): return x + VALUE\n"
+    )
+    with loaded(tmp_path, source=source) as worker:
+        assert torch.equal(call(worker, torch.zeros(2))[0]["output"], torch.full((2,), 3.0))

@@ -86,6 +86,9 @@ def compile_library(
     includes = [f"-I{path}" for path in include_paths()]
     link = [f"-L{path}" for path in library_paths()]
     link += ["-ltorch_cpu", "-lc10", "-fopenmp", *ldflags]
+    if cuda_paths and any((Path(p) / "libtorch_cuda.so").is_file() for p in library_paths()):
+        # The current stream's accessor; a CPU build of torch has none, and only compile-checks.
+        link.append("-ltorch_cuda")
 
     key = content_key(
         "stable", name, torch.__version__, compiler_identity(compiler), cpu_identity(),

@@ -83,7 +83,8 @@ class Host:
         torch.set_num_threads(int(request["threads"]))
         started = time.perf_counter()
         if self.source is None:
-            sys.path.insert(0, str(Path(self.path).parent))
+            # Last, so that a candidate's `cuda.py` does not hide the package `cuda`.
+            sys.path.append(str(Path(self.path).parent))
             _prepare_toolchain(request["language"])
             self.source = import_file(Path(self.path), request["kind"])
         imported = time.perf_counter() - started

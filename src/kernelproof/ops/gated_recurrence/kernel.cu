@@ -14,9 +14,10 @@
 //   pass 2   the plain recurrence from there, which gives y.
 //
 // No division and no logarithm: gates of any sign, zeros included, are as exact as in the plain
-// recurrence. One thing differs: gates above one may overflow D where the plain recurrence would
-// not (the state may be zero). A segment with |D| > 2^60 therefore hands its end state over instead
-// (see `turns`); the segments up to it are computed as always, so y[t] never depends on later steps.
+// recurrence. One thing differs: with gates above one, D or a part of it may leave the range of
+// float where the plain recurrence would not. A segment whose D may have done so marks it NaN, and
+// the segments after it start from end states handed over one by one (see `turns`). Segments up
+// to the marked one are computed as always, so y[t] never depends on later steps.
 //
 // The lanes of a warp: LANES along the rows (ROWS rows each, in quads dealt out in turn, so that
 // one 16-byte load per lane has no bank conflict), 32 / LANES along the columns (COLS each).
@@ -150,8 +151,14 @@ struct Problem {
   Strides sq, sk, sv, sgk, sgv, sgh, si, sl;  // of the states: b, h, row, column
 };
 
-// False for a product of gates that is too big, or not a number; room for states up to 2^67.
-__device__ __forceinline__ bool decay_in_range(float x) { return fabsf(x) <= 0x1p60f; }
+// The product D of gates as it is handed on: NaN where it is too big (2^60 leaves room for states
+// up to 2^67), not a number, or where a part of it may have underflowed although the whole did
+// not: `growth`, the product of max(1, |gate|), bounds how far D has risen from its least part.
+// With no gate above one, growth is 1, and what underflows is below 2^-126 of the state.
+__device__ __forceinline__ float checked_decay(float D, float growth) {
+  const bool good = fabsf(D) <= 0x1p60f && (growth == 1.0f || fabsf(D) >= growth * 0x1p-100f);
+  return good ? D : __int_as_float(0x7fffffff);
+}
 
 template <class C>
 struct Buffers {  // of one span
@@ -246,14 +253,18 @@ __device__ __forceinline__ void segment_end(
 #pragma unroll
     for (int c = 0; c < C::COLS; ++c) U[r][c] = 0.0f;
   }
+  float row_growth = 1.0f, column_growth = 1.0f;
 #pragma unroll
   for (int u = C::STEPS - 1; u >= 0; --u) {
     const int row = (segment * C::STEPS + u) * C::ROW;
-    float w[C::COLS];
+    float w[C::COLS], row_top = 1.0f, column_top = 1.0f;
 #pragma unroll
     for (int c = 0; c < C::COLS; ++c) {
       w[c] = C::COLUMN_GATE ? v[u][c] * column_decay[c] : v[u][c];
-      if (C::COLUMN_GATE) column_decay[c] *= g[u][c];
+      if (C::COLUMN_GATE) {
+        column_decay[c] *= g[u][c];
+        column_top = fmaxf(column_top, fabsf(g[u][c]));
+      }
     }
 #pragma unroll
     for (int x = 0; x < C::QUADS; ++x) {
@@ -266,12 +277,21 @@ __device__ __forceinline__ void segment_end(
         if (C::KEY_GATE) {
           k[e] *= row_decay[r];
           row_decay[r] *= gate[e];
+          row_top = fmaxf(row_top, fabsf(gate[e]));
         }
 #pragma unroll
         for (int c = 0; c < C::COLS; ++c) U[r][c] = fmaf(k[e], w[c], U[r][c]);
       }
     }
+    if (C::COLUMN_GATE) column_growth *= column_top;
+    if (C::KEY_GATE) row_growth *= row_top;
   }
+#pragma unroll
+  for (int c = 0; c < C::COLS; ++c)
+    if (C::COLUMN_GATE) column_decay[c] = checked_decay(column_decay[c], column_growth);
+#pragma unroll
+  for (int r = 0; r < C::ROWS; ++r)
+    if (C::KEY_GATE) row_decay[r] = checked_decay(row_decay[r], row_growth);
 }
 
 // Ends and decays of segment j and column group `group` in shared memory, lane by lane.
@@ -305,7 +325,7 @@ __device__ __forceinline__ void get_state(const float4* from, float (&state)[C::
     }
 }
 
-// Writes the end state and its decays; true where a decay is out of range (or not a number).
+// Writes the end state and its decays; true where a decay is marked NaN.
 template <class C>
 __device__ __forceinline__ bool put_end(const Buffers<C>& s, int segment, int group, int lane,
                                         const float (&U)[C::ROWS][C::COLS],
@@ -313,20 +333,20 @@ __device__ __forceinline__ bool put_end(const Buffers<C>& s, int segment, int gr
                                         const float (&column_decay)[C::COLS]) {
   put_state<C>(end_of<C>(s, segment, group, lane), U);
   float* const decays = decay_of<C>(s, segment, group, lane);
-  bool in_range = true;
+  bool marked = false;
   if (C::COLUMN_GATE)
 #pragma unroll
     for (int c = 0; c < C::COLS; ++c) {
       decays[c * 32] = column_decay[c];
-      in_range = in_range && decay_in_range(column_decay[c]);
+      marked = marked || isnan(column_decay[c]);
     }
   if (C::KEY_GATE)
 #pragma unroll
     for (int r = 0; r < C::ROWS; ++r) {
       decays[((C::COLUMN_GATE ? C::COLS : 0) + r) * 32] = row_decay[r];
-      in_range = in_range && decay_in_range(row_decay[r]);
+      marked = marked || isnan(row_decay[r]);
     }
-  return !in_range;
+  return marked;
 }
 
 // Lets the state pass over segment j.
@@ -348,14 +368,14 @@ __device__ __forceinline__ void skip_segment(const Buffers<C>& s, int j, int gro
   }
 }
 
-// True where a segment before this one has a decay out of range for this lane's part of the state.
+// True where a segment before this one has marked a decay of this lane's part of the state.
 template <class C>
-__device__ __forceinline__ bool out_of_range(const Buffers<C>& s, int segment, int group,
+__device__ __forceinline__ bool after_marked(const Buffers<C>& s, int segment, int group,
                                              int lane) {
   bool found = false;
   for (int j = 0; j < segment; ++j)
     for (int i = 0; i < C::DECAY; ++i)
-      found = found || !decay_in_range(decay_of<C>(s, j, group, lane)[i * 32]);
+      found = found || isnan(decay_of<C>(s, j, group, lane)[i * 32]);
   return found;
 }
 
@@ -494,16 +514,16 @@ __device__ __forceinline__ void recur(const Problem<C>& p) {
         if (C::HEAD_GATE) g[u][c] *= s.gate_head[step];
       }
 
-    bool overflow = false;
+    bool marked = false;
     if (segment < C::SEGMENTS - 1) {
       float U[C::ROWS][C::COLS], row_decay[C::ROWS], column_decay[C::COLS];
       segment_end<C>(s, segment, row_lane, v, g, U, row_decay, column_decay);
-      overflow = put_end<C>(s, segment, group, lane, U, row_decay, column_decay);
+      marked = put_end<C>(s, segment, group, lane, U, row_decay, column_decay);
     }
     wait_copies<0>();
     // One barrier a span: ends are complete, q has come, and nobody reads the other buffers now.
     int turns = 1;
-    if (C::SEGMENTS > 1) turns = __syncthreads_or(overflow) ? C::SEGMENTS : 1;
+    if (C::SEGMENTS > 1) turns = __syncthreads_or(marked) ? C::SEGMENTS : 1;
     else if (C::GROUPS > 1) __syncthreads();
     else __syncwarp();
     if (C::BUFFERS > 1 && n + 1 < spans)
@@ -515,11 +535,11 @@ __device__ __forceinline__ void recur(const Problem<C>& p) {
     for (int j = 0; j < C::SEGMENTS - 1; ++j)
       if (j < segment) skip_segment<C>(s, j, group, lane, state);
 
-    // Normally one turn, of all segments at once. After an overflow the segments take turns, and
-    // one that comes after a decay out of range starts from the end of the one before it.
+    // Normally one turn, of all segments at once. With a marked decay the segments take turns,
+    // and one that comes after it starts from the end of the one before.
     for (int turn = 0; turn < turns; ++turn) {
       if (turns == 1 || turn == segment) {
-        if (turns > 1 && out_of_range<C>(s, segment, group, lane))
+        if (turns > 1 && after_marked<C>(s, segment, group, lane))
           get_state<C>(carry_of_lane + ((n + 1) & 1) * PARITY, state);
         walk<C>(s, segment, row_lane, column_lane, v, g, state, partials);
         if (turns > 1 || (segment == C::SEGMENTS - 1 && n + 1 < spans))

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from kernelproof.build.c_library import c_library
 from kernelproof.ops.int8_attention.contract import check, unit_stride
 
-
 # struct Problem in kernel.cpp. One packed argument costs a third of 24 converted by ctypes.
 _pack = struct.Struct("=7Q16qd").pack
 

@@ -64,18 +64,20 @@ def launch(
 
 
 def _launch(tensors: Sequence[Tensor], causal: bool, scale: float) -> None:
-    q, k, v = tensors[:3]
-    for start in range(0, q.shape[0], _GRID_LIMIT):
-        if q.shape[0] > _GRID_LIMIT:
-            part = slice(start, start + _GRID_LIMIT)
-            q, k, v, out = (tensors[i][part] for i in (0, 1, 2, 6))
-            tensors = (q, k, v, *tensors[3:6], out)
+    batch = tensors[0].shape[0]
+    for start in range(0, batch, _GRID_LIMIT):
+        part = tensors
+        if batch > _GRID_LIMIT:
+            rows = slice(start, start + _GRID_LIMIT)
+            q, k, v, out = (tensors[i][rows] for i in (0, 1, 2, 6))
+            part = (q, k, v, *tensors[3:6], out)
+        q, k, v = part[:3]
         address = q.data_ptr() | k.data_ptr() | v.data_ptr()
         plan = plan_for(
             q.shape, k.shape, q.stride(), k.stride(), v.stride(), address & 15, causal, scale,
             processors(q.device.index),
         )  # fmt: skip
-        plan.kernel(*tensors, *plan.tail, grid=plan.grid, block=plan.block, shared=plan.shared)
+        plan.kernel(*part, *plan.tail, grid=plan.grid, block=plan.block, shared=plan.shared)
 
 
 @functools.cache
