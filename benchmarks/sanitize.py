@@ -1,6 +1,7 @@
 """Run every shipped CUDA kernel once on each case, for compute-sanitizer to watch.
 
-    compute-sanitizer --tool memcheck --error-exitcode 9 python benchmarks/sanitize.py
+    compute-sanitizer --tool memcheck --report-api-errors no --error-exitcode 9 \
+        python benchmarks/sanitize.py
 
 Cases whose reference needs more than a given number of multiply-adds are left out and named, since
 the sanitizer slows a kernel down a hundredfold.

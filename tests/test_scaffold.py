@@ -185,7 +185,7 @@ def test_a_new_operator_is_clean(name: str, tmp_path: Path, root: Path) -> None:
 def test_a_bad_name_is_refused(
     create: Callable[[str, Path], str], name: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(UsageError, match="usable name|another"):
+    with pytest.raises(UsageError, match=r"usable name|another"):
         create(name, tmp_path)
     assert not list(tmp_path.iterdir())
 

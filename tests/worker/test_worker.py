@@ -203,10 +203,12 @@ def test_nonsense_is_refused() -> None:
 
 
 def test_a_candidates_folder_does_not_hide_packages(tmp_path: Path) -> None:
-    (tmp_path / "numpy.py").write_text("raise RuntimeError('hidden')")
+    # `cuda` is a namespace package, which any plain module on the path would hide.
+    for name in ("numpy", "cuda"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('hidden')")
     (tmp_path / "helper_of_candidate.py").write_text("VALUE = 3")
     source = (
-        "import numpy, torch\nfrom helper_of_candidate import VALUE\n"
+        "import numpy, torch, cuda.bindings\nfrom helper_of_candidate import VALUE\n"
         "class ModelNew(torch.nn.Module):\n    def forward(self, x): return x + VALUE\n"
     )
     with loaded(tmp_path, source=source) as worker:

@@ -13,6 +13,8 @@ A worker never judges.
 from __future__ import annotations
 
 import contextlib
+import importlib.abc
+import importlib.machinery
 import inspect
 import pickle
 import socket
@@ -83,8 +85,7 @@ class Host:
         torch.set_num_threads(int(request["threads"]))
         started = time.perf_counter()
         if self.source is None:
-            # Last, so that a candidate's `cuda.py` does not hide the package `cuda`.
-            sys.path.append(str(Path(self.path).parent))
+            sys.meta_path.append(_Beside(Path(self.path).parent))
             _prepare_toolchain(request["language"])
             self.source = import_file(Path(self.path), request["kind"])
         imported = time.perf_counter() - started
@@ -136,6 +137,22 @@ class Host:
         inputs = _to_device(payload, self.device)
         self.sampler = Sampler(self.module, inputs, self.device)
         return self.sampler.prepare(graph=bool(request["graph"]))
+
+
+class _Beside(importlib.abc.MetaPathFinder):
+    """Finds modules beside the candidate, after everything installed.
+
+    Not through sys.path: there a candidate's `cuda.py` would hide the namespace package `cuda`,
+    wherever on the path it stood.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = str(folder)
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        if path is not None:
+            return None
+        return importlib.machinery.PathFinder.find_spec(name, [self.folder])
 
 
 def _prepare_toolchain(language: str) -> None:

@@ -1,4 +1,4 @@
-"""template_op on a CPU: the launcher of ``kernel.cpp`` and its candidate module."""
+"""template_op on a CPU: launches ``kernel.cpp``, and is a candidate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""template_op on an NVIDIA GPU: the launcher of ``kernel.cu`` and its candidate module."""
+"""template_op on an NVIDIA GPU: launches ``kernel.cu``, and is a candidate."""
 
 from __future__ import annotations
 
