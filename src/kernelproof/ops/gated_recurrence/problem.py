@@ -133,6 +133,25 @@ def _chunked(q: Tensor, k: Tensor, v: Tensor, gate: Tensor, chunk: int = 16) -> 
 BASELINES: dict[str, Callable[..., Tensor]] = {"unbound loop": _unbound, "chunked": _chunked}
 
 
+def _gate_on_key_axis(q: Tensor, k: Tensor, v: Tensor, gate: Tensor) -> Tensor:
+    """The usual gated linear attention, which is another function: gate[i] scales row i."""
+    if q.shape[-1] != v.shape[-1]:
+        return torch.empty(0)  # the slip is only possible where both axes have one length
+    state = q.new_zeros(*q.shape[:1], q.shape[2], q.shape[3], v.shape[3])
+    outputs = []
+    for t in range(q.shape[1]):
+        kv_outer = k[:, t].unsqueeze(-1) * v[:, t].unsqueeze(-2)
+        state = gate[:, t].unsqueeze(-1) * state + kv_outer
+        outputs.append((q[:, t].unsqueeze(-1) * state).sum(dim=-2))
+    return torch.stack(outputs, dim=1) if outputs else torch.zeros_like(v)
+
+
+MISTAKES: dict[str, Callable[..., Tensor]] = {
+    "the gate acts on the key axis (gate[i] scales row i of the state); here it acts on the value "
+    "axis: state[i, j] = gate[j] * state[i, j] + k[i] * v[j]": _gate_on_key_axis,
+}
+
+
 def FLOPS(
     batch: int = 2,
     steps: int = 128,
