@@ -80,7 +80,7 @@ def excess(
         got: the candidate's output, float64, finite.
         truth: the oracle's output, float64, same shape.
         reference: the reference's output in the working precision, lifted to float64.
-        response: oracle(perturbed inputs) - truth.
+        response: size of oracle(perturbed inputs) - truth, element by element.
         dtype: the output's own dtype, for its unit roundoff.
     """
     if truth.numel() == 0:

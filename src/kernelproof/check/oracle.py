@@ -9,6 +9,7 @@ buffers are lifted beforehand.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -76,14 +77,14 @@ class Float64Mode(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
-        name = func.overloadpacket.__name__
-        if torch.Tag.nondeterministic_seeded in func.tags and not _draws_only_for_dropout(name):
+        random, product = _kind(func)
+        if random:
             return self._random(func, args, kwargs)
-        args, kwargs = tree_map(self._raise, args), tree_map(self._raise, kwargs)
-        if self.rounding is not None and name in _MATMULS:
+        args, kwargs = _mapped(self._raise, args), _mapped(self._raise, kwargs)
+        if product and self.rounding is not None:
             args = tuple(self._round(arg) for arg in args)
         try:
-            return tree_map(_lift_leaf, func(*args, **kwargs))
+            return _mapped(_lift_leaf, func(*args, **kwargs))
         except (RuntimeError, NotImplementedError) as error:
             if not _no_double(error):
                 raise
@@ -106,8 +107,8 @@ class Float64Mode(TorchDispatchMode):
 
     def _random(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Draw in float32, as the working precision does, so that both see the same numbers."""
-        args, kwargs = tree_map(self._raise, args), tree_map(self._raise, kwargs)
-        lowered = tree_map(_lower_leaf, args), tree_map(_lower_leaf, kwargs)
+        args, kwargs = _mapped(self._raise, args), _mapped(self._raise, kwargs)
+        lowered = _mapped(_lower_leaf, args), _mapped(_lower_leaf, kwargs)
         if "dtype" in lowered[1] and lowered[1]["dtype"] is None:
             lowered[1]["dtype"] = torch.float32
         with _default_dtype(torch.float32):
@@ -117,16 +118,38 @@ class Float64Mode(TorchDispatchMode):
         name = func.overloadpacket.__name__
         if args and isinstance(args[0], torch.Tensor):
             self._note(f"{name}: random, run in float32")
-        return tree_map(_lift_leaf, result)
+        return _mapped(_lift_leaf, result)
 
     def _in_float32(self, func: Any, args: Any, kwargs: Any) -> Any:
         self._note(f"{func.overloadpacket.__name__}: no float64 form, run in float32")
-        result = func(*tree_map(_lower_leaf, args), **tree_map(_lower_leaf, kwargs))
-        return tree_map(_lift_leaf, result)
+        result = func(*_mapped(_lower_leaf, args), **_mapped(_lower_leaf, kwargs))
+        return _mapped(_lift_leaf, result)
 
     def _note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
+
+
+@functools.cache
+def _kind(func: Any) -> tuple[bool, bool]:
+    """Whether an operation draws random numbers, and whether it multiplies matrices."""
+    name = func.overloadpacket.__name__
+    random = torch.Tag.nondeterministic_seeded in func.tags and not _draws_only_for_dropout(name)
+    return random, name in _MATMULS
+
+
+def _mapped(change: Callable[[Any], Any], value: Any) -> Any:
+    """``change`` applied to the leaves of an operation's arguments or results.
+
+    Arguments of operations nest in tuples, lists and the keywords' dict only; torch's general tree
+    functions cost several times the operation itself.
+    """
+    kind = type(value)
+    if kind is tuple or kind is list:
+        return kind(_mapped(change, item) for item in value)
+    if kind is dict:
+        return {key: _mapped(change, item) for key, item in value.items()}
+    return change(value)
 
 
 def _lower_leaf(leaf: Any) -> Any:

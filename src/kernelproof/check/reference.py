@@ -71,10 +71,10 @@ class ReferenceModel:
                 self.notes.append(note)
         return output
 
-    def perturbed(self, inputs: list[Any], seed: int) -> Any:
+    def perturbed(self, inputs: list[Any], seed: int, number: int = 0) -> Any:
         """The oracle's output after every floating input and weight has moved by one unit in the
-        last place of its dtype, up or down at random."""
-        draw = torch.Generator().manual_seed(seed)
+        last place of its dtype, up or down at random; ``number`` tells draws apart."""
+        draw = torch.Generator().manual_seed(seed + number)
 
         def nudge(leaf: Any) -> Any:
             if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
