@@ -39,7 +39,7 @@ def run(
 
 def _options(quick: bool, name: str) -> Options:
     if not quick:
-        return Options()
+        return Options(compile_timeout=60.0)
     from kernelproof.problem import load
 
     baselines = ("eager", *load(name).problem.baselines)

@@ -107,6 +107,7 @@ class _Course:
         self.notes: list[str] = []
         self.checks: dict[str, Check] = {}
         self._key: Any = None
+        self._constructed = False
         self._model: ReferenceModel | None = None
 
     def run(self) -> None:
@@ -134,7 +135,9 @@ class _Course:
             )
             return True
         model = self._prepared(case, self.plan.seeds[0])
+        # The reference goes first: where it does not run, the candidate is not to blame.
         value, changed, views = self._guarded(case, lambda: model.run(inputs, seed))
+        self._construct(case)
         first = not self.runs
         results = self.subject.call(inputs, seed, True, 3 if first else 1)
         expected = self._expected(model, inputs, seed, value, 1, first)
@@ -167,9 +170,17 @@ class _Course:
                 ),
             )
             self._key = key
-            assert self._model is not None
-            self.subject.construct(args, kwargs, seed, self._model.state())
+            self._constructed = False
+        assert self._model is not None
         return self._model
+
+    def _construct(self, case: Case) -> None:
+        """Make the candidate for the present reference model, once."""
+        if not self._constructed:
+            assert self._model is not None
+            args, kwargs = self.reference.init_args(case)
+            self.subject.construct(args, kwargs, self.plan.seeds[0], self._model.state())
+            self._constructed = True
 
     def _guarded(self, case: Case, run: Callable[[], Any]) -> Any:
         """Errors of the reference are the problem's fault, not the candidate's."""

@@ -1,0 +1,123 @@
+"""Fill the generated parts of the documents: tables from results/, output from real runs.
+
+    python docs/generate.py           write
+    python docs/generate.py --tables  write the tables only
+
+A part stands between ``<!-- table: NAME -->`` or ``<!-- output: COMMAND -->`` and ``<!-- end -->``.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from kernelproof.report.units import ratio, seconds
+from kernelproof.store import read_json
+from kernelproof.types import Record
+
+ROOT = Path(__file__).resolve().parents[1]
+PART = re.compile(r"<!-- (table|output): (.+?) -->\n(.*?)<!-- end -->", re.DOTALL)
+
+
+def documents() -> list[Path]:
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def newest_operators(machine: str) -> list[Record]:
+    """Records of the newest operators file of ``results/<machine>``."""
+    files = sorted((ROOT / "results" / machine).glob("*-operators.json"))
+    return read_json(files[-1]) if files else []
+
+
+def operators() -> str:
+    """CUDA kernels on the newest GPU machine."""
+    records = [r for r in newest_operators("h200") if r.candidate.name == "cuda"]
+    return _table(records)
+
+
+def operators_all() -> str:
+    parts = []
+    for folder in sorted((ROOT / "results").iterdir()):
+        records = newest_operators(folder.name) if folder.is_dir() else []
+        if records:
+            env = records[0].environment
+            where = env.gpu or f"{env.cpu}, {env.cores} cores"
+            date = records[0].created.date().isoformat()
+            parts.append(f"**{where}**, torch {env.torch}, {date}\n\n{_table(records)}")
+    return "\n".join(parts)
+
+
+def _table(records: list[Record]) -> str:
+    """One row a record: the clock is device time in a CUDA graph, or host time on a CPU."""
+    lines = [
+        "| operator | kernel | time | eager | faster | torch.compile | best other baseline | "
+        "empty launch | effective bits (eager) |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for record in records:
+        timing = record.timing
+        assert timing is not None
+        clock = "device" if timing.device != "cpu" else "host"
+
+        def time_of(contestant, clock=clock) -> str:
+            found = getattr(contestant, clock) if contestant is not None else None
+            return seconds(found.median) if found is not None else "-"
+
+        others = {b.name: b for b in timing.baselines}
+        ratios = {r.baseline: r for r in timing.ratios if r.clock == clock}
+        named = [b for n, b in others.items() if n not in ("eager", "torch.compile")]
+        named = [b for b in named if getattr(b, clock) is not None]
+        best = min(named, key=lambda b: getattr(b, clock).median, default=None)
+        figures = record.verdict.runs[0].outputs[0]
+        bits = f"{figures.figures.effective_bits:.1f} ({figures.reference.effective_bits:.1f})"
+        faster = ratios.get("eager")
+        lines.append(
+            f"| {record.problem.name} | {record.candidate.name} | {time_of(timing.candidate)} | "
+            f"{time_of(others.get('eager'))} | {ratio(faster.ratio) if faster else '-'} | "
+            f"{time_of(others.get('torch.compile'))} | "
+            f"{f'{time_of(best)} ({best.name})' if best else '-'} | {time_of(timing.floor)} | {bits} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def output(command: str) -> str:
+    """What ``command`` prints on stdout, without the line that describes the machine."""
+    words = shlex.split(command)
+    assert words[0] == "kernelproof"
+    done = subprocess.run(
+        [sys.executable, "-m", *words], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if done.returncode not in (0, 1):
+        raise RuntimeError(f"{command}: {done.stderr}")
+    text = re.sub(r"\nmachine  .*?(?=\n\n|\Z)", "", done.stdout, flags=re.DOTALL)
+    return f"```text\n{text.strip()}\n```\n"
+
+
+TABLES: dict[str, Callable[[], str]] = {"operators": operators, "operators_all": operators_all}
+
+
+def fill(text: str, with_output: bool) -> str:
+    """``text`` with its generated parts made anew."""
+
+    def replace(match: re.Match[str]) -> str:
+        kind, name, old = match.groups()
+        if kind == "table":
+            body = TABLES[name]()
+        else:
+            body = output(name) if with_output else old
+        return f"<!-- {kind}: {name} -->\n{body}<!-- end -->"
+
+    return PART.sub(replace, text)
+
+
+if __name__ == "__main__":
+    for path in documents():
+        before = path.read_text()
+        after = fill(before, with_output="--tables" not in sys.argv)
+        if after != before:
+            path.write_text(after)
+            print(f"wrote {path.relative_to(ROOT)}")

@@ -1,0 +1,150 @@
+"""The command line's contracts, in fresh processes: exit codes, JSON, what goes where."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+HONEST = "tests/candidates/right/rms_norm__norm_of_row.py"
+KEY_GATE = "tests/candidates/wrong/gated_recurrence__key_gate.py"
+NO_GPU = "tests/candidates/wrong/gated_recurrence__cuda_no_gpu"
+
+
+def test_a_pass_is_exit_0_and_says_so(run_cli) -> None:
+    done = run_cli("check", "rms_norm", HONEST, "--seeds", "1", "--case", "odd")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("pass: rms_norm__norm_of_row computes the same function")
+    assert "proof yes" in done.stdout and "compat yes" in done.stdout
+    assert "effective bits" in done.stdout and "max_abs" in done.stdout
+
+
+def test_json_is_one_object_on_stdout_and_nothing_else(run_cli) -> None:
+    done = run_cli("check", "rms_norm", HONEST, "--seeds", "1", "--case", "odd", "--json")
+    body = json.loads(done.stdout)
+    assert body["status"] == "pass"
+    assert {c["name"] for c in body["checks"]} >= {"inputs unchanged", "outputs are new"}
+    assert "check odd" in done.stderr
+
+
+def test_a_wrong_kernel_is_exit_1_with_a_message_that_helps(run_cli) -> None:
+    done = run_cli("check", "gated_recurrence", KEY_GATE, "--json")
+    assert done.returncode == 1
+    body = json.loads(done.stdout)
+    assert body["status"] == "wrong"
+    assert "the gate acts on the key axis" in body["verdict"]["message"]
+
+
+def test_code_for_a_gpu_is_unsupported_without_one(run_cli) -> None:
+    done = run_cli("check", "gated_recurrence", NO_GPU, "--device", "cpu", "--json")
+    assert done.returncode == 1
+    body = json.loads(done.stdout)
+    assert body["status"] == "unsupported"
+    assert "NVIDIA GPU" in body["verdict"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["check", "no_such_problem", HONEST], "no problem 'no_such_problem': neither a file nor"),
+        (["check", "rms_norm", "no_such_candidate.py"], "no candidate 'no_such_candidate.py'"),
+        (["check", "rms_norm", HONEST, "--case", "nothing"], "has no case ['nothing']; it has"),
+        (["check", "rms_norm", HONEST, "--device", "tpu"], "no device 'tpu'; there are cpu, cuda"),
+        (["check", "rms_norm", HONEST, "--size", "a"], "is not NAME=VALUE"),
+        (
+            ["bench", "rms_norm", HONEST, "--case", "odd", "--baseline", "x"],
+            "has no baseline ['x']",
+        ),
+        (["report", "no_such_file.json"], "cannot read no_such_file.json"),
+        (["check", "rms_norm", HONEST, "--no-such-option"], "No such option"),
+        (["check", "LICENSE", HONEST], "LICENSE"),
+    ],
+)
+def test_usage_is_exit_2_and_names_the_value(run_cli, arguments, words: str) -> None:
+    done = run_cli(*arguments)
+    assert done.returncode == 2, done.stderr
+    assert words in done.stderr
+    assert done.stdout == "" and "Traceback" not in done.stderr
+
+
+def test_a_reference_that_fails_is_the_problems_fault(run_cli, tmp_path: Path) -> None:
+    problem = tmp_path / "broken.py"
+    problem.write_text(
+        "import torch\nclass Model(torch.nn.Module):\n"
+        "    def forward(self, x): raise RuntimeError('broken here')\n"
+        "def get_inputs(): return [torch.ones(2)]\n"
+    )
+    done = run_cli("check", str(problem), HONEST)
+    assert done.returncode == 2
+    assert (
+        "the reference of broken fails on case 'default': RuntimeError: broken here" in done.stderr
+    )
+
+
+def test_bench_times_what_passed_and_report_shows_it(run_cli, tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path / 'r.sqlite'}"
+    done = run_cli(
+        "bench", "rms_norm", HONEST, "--baseline", "eager", "--rounds", "7", "--seconds", "0.5",
+        "--seeds", "1", "--json", "--store", store,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    timing = json.loads(done.stdout)["timing"]
+    assert [b["name"] for b in timing["baselines"]] == ["eager"]
+    assert timing["ratios"][0]["answer"] in ("FASTER", "SAME", "SLOWER", "UNCLEAR")
+    assert len(timing["candidate"]["host"]["samples"]) >= 7
+    assert timing["floor"]["host"]["median"] > 0
+    record = tmp_path / "record.json"
+    record.write_text(done.stdout)
+    for source in ([], [str(record)]):
+        page = tmp_path / "page.html"
+        shown = run_cli("report", *source, "-o", str(page), "--store", store)
+        assert shown.returncode == 0, shown.stderr
+        assert "rms_norm" in shown.stdout and "rms_norm__norm_of_row" in page.read_text()
+        page.unlink()
+
+
+def test_bench_does_not_time_what_failed(run_cli) -> None:
+    done = run_cli("bench", "gated_recurrence", KEY_GATE, "--json")
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["timing"] is None
+
+
+def test_an_empty_store_says_what_to_do(run_cli, tmp_path: Path) -> None:
+    done = run_cli("report", "--store", f"sqlite:///{tmp_path / 'empty.sqlite'}")
+    assert done.returncode == 2 and "run `kernelproof check`" in done.stderr
+
+
+def test_doctor_answers(run_cli) -> None:
+    done = run_cli("doctor", "--json")
+    assert done.returncode == 0
+    facts = {fact["name"]: fact for fact in json.loads(done.stdout)}
+    assert facts["torch"]["state"] == "ok"
+    assert all(fact["remedy"] for fact in facts.values() if fact["state"] == "missing")
+    assert "mla_kv" in facts["problems"]["value"]
+
+
+def test_seeds_are_secret_and_can_be_replayed(run_cli) -> None:
+    def seeds(*extra: str) -> list[int]:
+        done = run_cli(
+            "check", "rms_norm", HONEST, "--case", "odd", "--seeds", "2", "--json", *extra
+        )
+        return json.loads(done.stdout)["seeds"]
+
+    assert seeds() != seeds()
+    assert seeds("--seed", "5") == seeds("--seed", "5")
+
+
+def test_an_internal_fault_is_exit_3(monkeypatch, capsys) -> None:
+    from kernelproof import cli, doctor
+
+    monkeypatch.setattr(doctor, "examine", lambda: 1 / 0)
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["doctor"])
+    assert caught.value.code == 3
+    assert "internal error" in capsys.readouterr().err
+
+
+def test_version(run_cli) -> None:
+    done = run_cli("--version")
+    assert done.returncode == 0 and done.stdout.startswith("kernelproof ")

@@ -1,0 +1,112 @@
+"""The documents are true: commands run, tables come from results/, printed output is what prints."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "docs"))
+import generate  # noqa: E402
+
+CONSOLE = re.compile(r"```console\n(.*?)```", re.DOTALL)
+PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
+
+
+def commands() -> list[str]:
+    found = []
+    for path in generate.documents():
+        for block in CONSOLE.findall(path.read_text()):
+            found += [line for line in block.splitlines() if line.strip()]
+    return sorted(set(found))
+
+
+@pytest.mark.parametrize("command", commands())
+def test_every_command_runs(command: str, tmp_path: Path) -> None:
+    words = shlex.split(command)
+    if words[0] == "make":
+        # What the targets do is run by their own tests; here, that they exist.
+        assert (
+            subprocess.run(["make", "-n", *words[1:]], cwd=ROOT, capture_output=True).returncode
+            == 0
+        )
+        return
+    arguments = words[1:] if words[0] == "python" else ["-m", *words]
+    arguments = [str(tmp_path / a) if a == "report.html" else a for a in arguments]
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    wrong = "candidates/wrong" in command
+    assert done.returncode == (1 if wrong else 0), done.stderr
+    assert done.stdout
+
+
+@pytest.mark.parametrize("path", generate.documents(), ids=lambda p: p.name)
+def test_tables_come_from_results(path: Path) -> None:
+    text = path.read_text()
+    assert generate.fill(text, with_output=False) == text, "run `python docs/generate.py`"
+
+
+def shape(text: str) -> list[str]:
+    """Words without numbers, so that a faster machine prints the same."""
+    lines = []
+    for line in text.splitlines():
+        line = re.sub(r"[-+]?\d[\d.,]*(e[-+]?\d+)?( ?(ns|us|ms|s)\b)?", "N", line)
+        line = re.sub(r"\b(FASTER|SAME|SLOWER|UNCLEAR)\b", "ANSWER", line)
+        line = re.sub(r"[A-Z]?FLOP/s|[KMG]?i?B(/s)?", "UNIT", line)
+        lines.append(re.sub(r"\s+", " ", line).strip())
+    return [line for line in lines if line]
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        p
+        for d in generate.documents()
+        for p in generate.PART.findall(d.read_text())
+        if p[0] == "output"
+    ],
+    ids=lambda p: p[1],
+)
+def test_printed_output_is_what_prints(part: tuple[str, str, str]) -> None:
+    _, command, printed = part
+    assert shape(generate.output(command)) == shape(printed), "run `python docs/generate.py`"
+
+
+@pytest.mark.parametrize("path", generate.documents(), ids=lambda p: p.name)
+def test_python_blocks_run(path: Path) -> None:
+    for block in PYTHON.findall(path.read_text()):
+        subprocess.run([sys.executable, "-c", block], check=True, cwd=ROOT)
+
+
+@pytest.mark.parametrize(
+    "path", [*generate.documents(), ROOT / "CONTRIBUTING.md"], ids=lambda p: p.name
+)
+def test_links_lead_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
+        if "://" not in target:
+            assert (path.parent / target).exists(), target
+
+
+def test_every_cli_command_is_documented() -> None:
+    from kernelproof.cli import app
+
+    text = (ROOT / "docs" / "cli.md").read_text()
+    for command in app.registered_commands:
+        name = command.name or command.callback.__name__
+        assert re.search(rf"\b{name}\b", text), name
+        assert command.callback.__doc__
+
+
+def test_every_operator_is_documented() -> None:
+    from kernelproof.problem import shipped_operators
+
+    text = (ROOT / "docs" / "ops.md").read_text()
+    for name, folder in shipped_operators().items():
+        assert f"`{name}`" in text
+        assert (folder / "README.md").is_file()
