@@ -33,12 +33,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--device", default=None)
+    parser.add_argument("--compile-timeout", type=float, default=150.0)
     parser.add_argument("--output", type=Path, default=None)
     given = parser.parse_args()
     started = datetime.date.today()
     records = demo.run(
         quick=given.quick,
         device=given.device,
+        compile_timeout=given.compile_timeout,
         progress=lambda what, done, total: print(f"{what} {done}/{total}", file=sys.stderr),
     )
     output = given.output or machine_folder() / f"{started}-operators.json"

@@ -75,11 +75,12 @@ def _table(records: list[Record]) -> str:
         figures = record.verdict.runs[0].outputs[0]
         bits = f"{figures.figures.effective_bits:.1f} ({figures.reference.effective_bits:.1f})"
         faster = ratios.get("eager")
+        other = f"{time_of(best)} ({best.name})" if best else "-"
         lines.append(
             f"| {record.problem.name} | {record.candidate.name} | {time_of(timing.candidate)} | "
             f"{time_of(others.get('eager'))} | {ratio(faster.ratio) if faster else '-'} | "
             f"{time_of(others.get('torch.compile'))} | "
-            f"{f'{time_of(best)} ({best.name})' if best else '-'} | {time_of(timing.floor)} | {bits} |"
+            f"{other} | {time_of(timing.floor)} | {bits} |"
         )
     return "\n".join(lines) + "\n"
 

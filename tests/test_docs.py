@@ -1,4 +1,4 @@
-"""The documents are true: commands run, tables come from results/, printed output is what prints."""
+"""The documents are true: commands run, tables come from results/, output is what prints."""
 
 from __future__ import annotations
 

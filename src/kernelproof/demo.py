@@ -9,7 +9,10 @@ from kernelproof.worker.client import start_server
 
 
 def run(
-    quick: bool = False, device: str | None = None, progress: Progress = silent
+    quick: bool = False,
+    device: str | None = None,
+    progress: Progress = silent,
+    compile_timeout: float = 60.0,
 ) -> list[Record]:
     """Judge and time every shipped kernel that this machine can run: the CPU kernels, and with a
     GPU the CUDA kernels first.
@@ -17,6 +20,7 @@ def run(
     Args:
         quick: two seeds, few rounds, and the eager baseline and the problem's own only.
         device: "cpu" or "cuda" to run only those kernels.
+        compile_timeout: seconds that `torch.compile` of a reference may take before it is left out.
     """
     start_server()
     import torch
@@ -32,14 +36,20 @@ def run(
                 progress(f"{where}: {what}", done, total)
 
             records.append(
-                judge(name, kind, timed=True, options=_options(quick, name), progress=step)
+                judge(
+                    name,
+                    kind,
+                    timed=True,
+                    options=_options(quick, name, compile_timeout),
+                    progress=step,
+                )
             )
     return records
 
 
-def _options(quick: bool, name: str) -> Options:
+def _options(quick: bool, name: str, compile_timeout: float) -> Options:
     if not quick:
-        return Options(compile_timeout=60.0)
+        return Options(compile_timeout=compile_timeout)
     from kernelproof.problem import load
 
     baselines = ("eager", *load(name).problem.baselines)
