@@ -3,8 +3,8 @@
     python benchmarks/kernelbench.py PATH [--levels 1 2] [--shrink 1000000] [--output FILE]
 
 PATH is the user's own checkout (the folder that holds ``level1``). Sizes are halved until the
-inputs fit in ``--shrink`` bytes, so that a CPU can do it. An honest candidate must pass on every problem;
-whatever does not is printed with its reason.
+inputs fit in ``--shrink`` bytes, so that a CPU can do it. An honest candidate must pass on every
+problem; whatever does not is printed with its reason.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from kernelproof import demo
 from kernelproof.environment import capture
 from kernelproof.report import summary
 from kernelproof.store import write_json
+from kernelproof.types import Record
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 
@@ -29,11 +30,20 @@ def machine_folder() -> Path:
     return folder
 
 
+def with_commit(record: Record, commit: str) -> Record:
+    """``record`` with ``commit`` where its environment names none."""
+    if record.environment.commit or not commit:
+        return record
+    environment = record.environment.model_copy(update={"commit": commit})
+    return record.model_copy(update={"environment": environment})
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--device", default=None)
     parser.add_argument("--compile-timeout", type=float, default=150.0)
+    parser.add_argument("--commit", default="", help="of the sources, where git cannot tell")
     parser.add_argument("--output", type=Path, default=None)
     given = parser.parse_args()
     started = datetime.date.today()
@@ -43,6 +53,7 @@ def main() -> int:
         compile_timeout=given.compile_timeout,
         progress=lambda what, done, total: print(f"{what} {done}/{total}", file=sys.stderr),
     )
+    records = [with_commit(record, given.commit) for record in records]
     output = given.output or machine_folder() / f"{started}-operators.json"
     write_json(records, output)
     print(summary(records))

@@ -13,7 +13,7 @@ import secrets
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from kernelproof import candidate as candidates
 from kernelproof import problem as problems
@@ -23,6 +23,7 @@ from kernelproof.types import (
     Candidate,
     Case,
     Evidence,
+    Problem,
     Progress,
     Record,
     Timing,
@@ -30,6 +31,8 @@ from kernelproof.types import (
     silent,
 )
 from kernelproof.worker import Worker
+
+_Value = TypeVar("_Value", Problem, Candidate)
 
 # Languages whose kernels run on the CPU even where there is a GPU.
 _CPU_LANGUAGES = ("cpp-c", "cpp-stable", "cpp-inline")
@@ -80,7 +83,8 @@ def judge(
     reference = problems.load(problem, dict(options.sizes), options.shrink_to)
     found = candidates.load(find_candidate(reference.problem.path, candidate))
     device = _device(options.device, found)
-    seeds = _seeds(options)
+    master = secrets.randbits(48) if options.seed is None else options.seed
+    seeds = _seeds(master, options.seeds)
     with _Subject(found, device, options) as subject:
         verdict = _check(reference, subject, seeds, device, options, progress)
         timing = None
@@ -91,14 +95,29 @@ def judge(
     return Record(
         id=uuid.uuid4().hex,
         created=datetime.datetime.now(datetime.timezone.utc),
-        problem=reference.problem,
-        candidate=found,
+        problem=_portable(reference.problem, "path"),
+        candidate=_portable(found, "path", "folder"),
         build=subject.build(verdict),
         verdict=verdict,
         timing=timing,
         environment=environment.capture(),
+        seed=master,
         seeds=seeds,
     )
+
+
+def _portable(value: _Value, *fields: str) -> _Value:
+    """``value`` with its paths relative to the package or the current folder where they lie below
+    it: a record is read on other machines."""
+    package, here = Path(__file__).resolve().parents[1], Path.cwd().resolve()
+    update = {}
+    for field in fields:
+        path = Path(getattr(value, field))
+        for base in (package, here):
+            if path.is_relative_to(base):
+                update[field] = str(path.relative_to(base))
+                break
+    return value.model_copy(update=update)
 
 
 def find_candidate(problem_path: str, where: str | Path) -> Path:
@@ -124,11 +143,9 @@ def _device(asked: str | None, candidate: Candidate) -> str:
     return asked
 
 
-def _seeds(options: Options) -> tuple[int, ...]:
-    if options.seed is None:
-        return tuple(secrets.randbits(31) for _ in range(options.seeds))
-    draw = random.Random(options.seed)
-    return tuple(draw.getrandbits(31) for _ in range(options.seeds))
+def _seeds(master: int, count: int) -> tuple[int, ...]:
+    draw = random.Random(master)
+    return tuple(draw.getrandbits(31) for _ in range(count))
 
 
 def _check(

@@ -249,7 +249,10 @@ class Environment(Frozen):
 
 
 class Record(Frozen):
-    """One judgement, complete. Cannot hold a timing without a passing verdict."""
+    """One judgement, complete. Cannot hold a timing without a passing verdict.
+
+    ``seed`` is what `--seed` takes to draw ``seeds``, those of the inputs, again.
+    """
 
     id: str
     created: datetime.datetime
@@ -259,6 +262,7 @@ class Record(Frozen):
     verdict: Verdict
     timing: Timing | None = None
     environment: Environment
+    seed: int = 0
     seeds: tuple[int, ...] = ()
 
     @model_validator(mode="after")

@@ -422,7 +422,7 @@ def test_detail_of_a_wrong_candidate_says_where_and_how() -> None:
     assert "proof no (worst ratio nan, limit 2.00x); compat no" in body
     assert re.search(r"fail +no_mutation +input 0 was changed", body)
     files = "problems/attention.py candidates/attention/03_racy"
-    assert body.endswith(f"kernelproof check {files} --case edge")
+    assert body.endswith(f"kernelproof check {files} --case edge --seed 0")
 
 
 def test_what_the_verdict_says_is_not_said_again() -> None:
@@ -476,7 +476,7 @@ def test_a_long_traceback_is_cut() -> None:
     body = detail(record("crash", "06", verdict={"detail": trace, "message": "raised"}))
     assert "frame 29" in body and "frame 9\n" not in body
     assert "10 earlier lines in the record" in body
-    assert body.endswith("kernelproof check problems/attention.py candidates/attention/06")
+    assert body.endswith("kernelproof check problems/attention.py candidates/attention/06 --seed 0")
 
 
 def test_next_step() -> None:

@@ -299,14 +299,14 @@ def time_facts(timing: Timing) -> list[str]:
 
 def next_command(record: Record) -> str:
     """The command that makes sense after this record."""
-    files = " ".join(map(units.shell_path, (record.problem.path, _candidate_path(record))))
+    files = " ".join(map(units.shell_path, (_problem_word(record), _candidate_path(record))))
     if record.status == "unsupported":
         return "kernelproof doctor"
     if record.status != "pass":
         # The worst failure alone, which is the quickest way to see whether a change mends it.
         cases = [run.case for run, _ in failures(record.verdict)][:1]
         case = "".join(f" --case {shlex.quote(units.one_line(name))}" for name in cases)
-        return f"kernelproof check {files}{case}"
+        return f"kernelproof check {files}{case} --seed {record.seed}"
     if record.timing is None and record.verdict.evidence in ("device", "cpu"):
         return f"kernelproof bench {files}"
     return "kernelproof report -o report.html"
@@ -388,7 +388,16 @@ def _badness(output: OutputVerdict) -> tuple[bool, float, int]:
     return not output.passed, ratio, output.wrong
 
 
+def _problem_word(record: Record) -> str:
+    """What a person would type: the name of a problem of the package, else the path."""
+    problem = record.problem
+    return problem.name if problem.path.startswith("kernelproof/") else problem.path
+
+
 def _candidate_path(record: Record) -> str:
-    """What a person would type: the folder where the candidate is one, else the file."""
+    """What a person would type: the word for a shipped kernel, the folder where the candidate is
+    one, else the file."""
     candidate = record.candidate
+    if candidate.path.startswith("kernelproof/"):
+        return candidate.name
     return candidate.folder if Path(candidate.folder).name == candidate.name else candidate.path

@@ -8,6 +8,9 @@ from typing import Any
 # A graph holds this many calls, so that the cost of a replay (a few microseconds) is spread thin.
 _GRAPH_CALLS = 50
 _WARM_CALLS = 3
+# libgomp's idle threads spin for up to some 20 ms before they sleep. On a CPU that is another
+# contestant's pool competing for the cores; wait until it is quiet.
+_SETTLE_SECONDS = 0.03
 
 
 class Sampler:
@@ -89,6 +92,9 @@ class Sampler:
 
     def _sample_calls(self, calls: int) -> list[float]:
         module, inputs, clock = self.module, self.inputs, time.perf_counter_ns
+        time.sleep(_SETTLE_SECONDS)
+        for _ in range(_WARM_CALLS):
+            module(*inputs)
         readings = []
         for _ in range(calls):
             started = clock()
