@@ -1,0 +1,80 @@
+"""The judge on GPU code: each candidate gets its status, without a GPU `unsupported`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from test_candidates import FOLDER, constant, fixtures
+
+from kernelproof.pipeline import Options, judge
+from kernelproof.problem import shipped_operators
+
+NVRTC = FOLDER / "wrong" / "gated_recurrence__cuda_no_gpu"
+ON_GPU = [*fixtures("gpu"), *[p for p in fixtures("wrong") if p.name.endswith("key_gate.py")]]
+
+
+def judged(path: Path, **options):
+    return judge(path.name.split("__")[0], path, options=Options(seeds=2, seed=7, **options))
+
+
+@pytest.mark.parametrize("path", fixtures("gpu"), ids=lambda p: p.stem)
+def test_gpu_code_is_unsupported_without_a_gpu(path: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    record = judged(path)
+    assert record.status == "unsupported"
+    message = record.verdict.message
+    assert any(words in message for words in ("NVIDIA GPU", "triton", "CUDA GPU")), message
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("path", ON_GPU, ids=lambda p: p.stem)
+def test_gpu_candidate_gets_its_status(path: Path) -> None:
+    expected = constant(path, "EXPECT")
+    record = judged(path, device="cuda", call_timeout=5.0 if expected == "timeout" else 60.0)
+    assert record.status == expected, f"{record.verdict.message}\n{record.verdict.detail}"
+    assert record.verdict.evidence == "device"
+
+
+@pytest.mark.gpu
+def test_the_nvrtc_candidate_passes_on_a_gpu() -> None:
+    record = judged(NVRTC)
+    assert record.status == "pass", record.verdict.message
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", sorted(shipped_operators()))
+def test_shipped_cuda_kernels_pass(name: str) -> None:
+    record = judge(name, "cuda", options=Options(seeds=3))
+    assert record.status == "pass", record.verdict.message
+    assert record.verdict.looks_like.startswith("fp32")
+
+
+@pytest.mark.gpu
+def test_tf32_is_named_on_a_gpu(tmp_path: Path) -> None:
+    candidate = tmp_path / "tf32.py"
+    candidate.write_text(
+        "import torch\nfrom torch import nn\nclass ModelNew(nn.Module):\n"
+        "    def __init__(self, kv_heads):\n        super().__init__()\n        self.h = kv_heads\n"
+        "    def forward(self, x, d, k, v):\n"
+        "        torch.backends.cuda.matmul.allow_tf32 = True\n"
+        "        b, s, _ = x.shape\n        l = x.reshape(b * s, -1) @ d\n"
+        "        shape = (b, s, self.h, k.shape[1] // self.h)\n"
+        "        return torch.stack(((l @ k).view(shape), (l @ v).view(shape)), dim=2)\n"
+    )
+    record = judge("mla_kv", candidate, options=Options(seeds=1, cases=("founding",)))
+    assert record.status == "wrong"
+    assert "tf32" in record.verdict.looks_like
+
+
+@pytest.mark.gpu
+def test_timing_on_a_gpu_has_both_clocks_and_a_floor() -> None:
+    options = Options(seeds=1, cases=("founding",), baselines=("eager",), rounds=7, seconds=1.0)
+    timing = judge("mla_kv", "cuda", timed=True, options=options).timing
+    assert timing is not None and timing.floor is not None
+    assert timing.candidate.device is not None and timing.candidate.host is not None
+    assert timing.floor.device is not None
+    assert timing.floor.device.median < timing.candidate.device.median
+    assert {r.clock for r in timing.ratios} == {"device", "host"}
