@@ -160,7 +160,8 @@ def _check(
         device=device,
         evidence=evidence,
         cases=options.cases,
-        max_bytes=options.max_bytes,
+        # A problem that could not be shrunk enough is left out, and the verdict says so.
+        max_bytes=options.max_bytes if options.max_bytes is not None else options.shrink_to,
     )
     return check(reference, subject, plan, progress)
 

@@ -6,7 +6,9 @@ from torch.utils.cpp_extension import load_inline
 
 EXPECT = "pass"
 
-DECLARATION = "torch::Tensor axpby(torch::Tensor x, torch::Tensor z, double alpha, double beta, int64_t valid);"
+DECLARATION = """
+torch::Tensor axpby(torch::Tensor x, torch::Tensor z, double alpha, double beta, int64_t valid);
+"""
 
 SOURCE = r"""
 #include <torch/extension.h>
