@@ -32,6 +32,10 @@ from kernelproof.resize import Size
 from kernelproof.types import Case, Problem
 
 
+# Weights are few where inputs are many; this keeps 32 MB of weights beside 0.5 MB of inputs.
+_WEIGHTS_PER_INPUT = 64
+
+
 @dataclasses.dataclass(frozen=True)
 class Reference:
     """A loaded problem: the value of stage 1 together with its live module."""
@@ -76,7 +80,8 @@ def load(
 
     Args:
         sizes: new values for module-level constants of the file, such as ``{"batch_size": 2}``.
-        shrink_to: halve the size constants until the inputs have at most so many bytes.
+        shrink_to: halve the size constants until the inputs have at most so many bytes, and the
+            weights at most 64 times as many.
 
     Raises:
         ProblemError: there is no such problem, it does not import, it lacks ``Model`` or
@@ -169,12 +174,13 @@ def _shrunk(path: Path, module: ModuleType, sizes: dict[str, Size], limit: int) 
     """``sizes`` and the smaller constants with which the default inputs fit in ``limit`` bytes."""
     import torch
 
-    def meta_inputs(trial: dict[str, Size]) -> Any:
-        with torch.device("meta"):
-            return _import(path, sizes | trial).get_inputs()
-
     def fits(trial: dict[str, Size]) -> bool:
-        return resize.tensor_bytes(meta_inputs(trial)) <= limit
+        made = _import(path, sizes | trial)
+        with torch.device("meta"):
+            inputs = resize.tensor_bytes(made.get_inputs())
+            model = made.Model(*getattr(made, "get_init_inputs", list)())
+        weights = resize.tensor_bytes(list(model.state_dict().values()))
+        return inputs <= limit and weights <= _WEIGHTS_PER_INPUT * limit
 
     def runs(trial: dict[str, Size]) -> bool:
         # On the meta device a forward costs nothing and still refuses shapes that do not fit.
