@@ -124,9 +124,22 @@ def test_parameters_at_their_defaults_hide_kernels_without_them(tmp_path: Path) 
 def test_a_parameter_that_is_not_used_and_a_counter(tmp_path: Path) -> None:
     init = "self.lost = nn.Parameter(torch.randn(3)); self.bn = nn.BatchNorm1d(16)"
     report = linted(write(tmp_path, "return self.bn(x)", "[torch.randn(6, 16)]", init=init))
-    found = errors(report)
-    assert found["parameter-without-effect"] == {"lost"}
+    lost = finding(report, "parameter-without-effect")
+    assert (lost.subject, lost.level) == ("lost", "warning")
+    assert errors(report)["parameter-ignored"] == {
+        f"bn.{name}" for name in ("weight", "bias", "running_mean", "running_var")
+    }
     assert not any("num_batches_tracked" in c.subject for c in report.cheats)
+
+
+def test_a_default_that_only_a_constant_leaves_alone(tmp_path: Path) -> None:
+    """Normalisation undoes a constant shift, so that a bias of ones is as good as zeros."""
+    init = "self.b = nn.Parameter(torch.zeros(16))"
+    forward = "return F.layer_norm(3 * x + self.b, [16])"
+    report = linted(write(tmp_path, forward, "[torch.randn(6, 16)]", init=init))
+    assert errors(report) == {"parameter-ignored": {"b"}}
+    assert cheat(report, "parameter b taken as ones").accepted
+    assert not cheat(report, "parameter b taken as noise").accepted
 
 
 def test_a_softmax_over_one_element_is_constant(tmp_path: Path) -> None:

@@ -14,9 +14,10 @@ import secrets
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from kernelproof.errors import ProblemError
 from kernelproof.lint.result import Cheat, Finding, Kind, Report
 from kernelproof.lint.text import render
-from kernelproof.types import Progress, silent
+from kernelproof.types import Case, Progress, silent
 
 if TYPE_CHECKING:
     from kernelproof.lint.cheats import Attempt
@@ -51,24 +52,26 @@ def examine(
         ProblemError: the reference does not run, there is no such case, or none was small enough.
     """
     from kernelproof.check import budget
-    from kernelproof.errors import ProblemError
     from kernelproof.lint.cheats import attempts
     from kernelproof.lint.facts import Facts
     from kernelproof.lint.findings import findings
     from kernelproof.lint.scene import Stage
     from kernelproof.resize import tensor_bytes
 
-    problem = reference.problem
-    unknown = set(cases) - {case.name for case in problem.cases}
-    if unknown:
-        names = ", ".join(case.name for case in problem.cases)
-        raise ProblemError(f"{problem.name} has no case {sorted(unknown)}; it has {names}")
+    chosen = _chosen(reference, cases)
     draw = random.Random(secrets.randbits(48) if seed is None else seed)
     seeds = tuple(draw.getrandbits(31) for _ in range(_SEEDS + 1))
-    chosen = [case for case in problem.cases if not cases or case.name in cases]
     stage, facts, tallies = Stage(reference), Facts(), _Tallies()
     bytes_of = {case.name: tensor_bytes(stage.inputs(case, seeds[0])) for case in chosen}
     fit = [c for c in chosen if max_bytes is None or bytes_of[c.name] <= max_bytes]
+    skipped = tuple(
+        f"{case.name}: inputs of {bytes_of[case.name]} bytes exceed the limit of {max_bytes}"
+        for case in chosen
+        if case not in fit
+    )
+    if not fit:
+        name = reference.problem.name
+        raise ProblemError(f"no case of {name} could be run: {'; '.join(skipped)}")
     first: Scene | None = None
     # The first case leads, then the small ones: see _LARGE.
     ordered = fit[:1] + sorted(fit[1:], key=lambda case: bytes_of[case.name])
@@ -81,17 +84,10 @@ def examine(
             for attempt in attempts(scene, first, tallies.open if large else _all):
                 tallies.add(scene, attempt)
         first = first or scene
-    skipped = tuple(
-        f"{case.name}: inputs of {bytes_of[case.name]} bytes exceed the limit of {max_bytes}"
-        for case in chosen
-        if case not in fit
-    )
-    if not fit:
-        raise ProblemError(f"no case of {problem.name} could be run: {'; '.join(skipped)}")
     cheats = tallies.cheats()
     return Report(
-        problem=problem.name,
-        path=problem.path,
+        problem=reference.problem.name,
+        path=reference.problem.path,
         cases=tuple(case.name for case in fit),
         seeds=seeds,
         limit=budget.LIMIT,
@@ -99,6 +95,16 @@ def examine(
         cheats=cheats,
         skipped=skipped,
     )
+
+
+def _chosen(reference: Reference, names: Sequence[str]) -> list[Case]:
+    """The cases of these names, all when there are none; raises ProblemError for an unknown one."""
+    problem = reference.problem
+    unknown = set(names) - {case.name for case in problem.cases}
+    if unknown:
+        known = ", ".join(case.name for case in problem.cases)
+        raise ProblemError(f"{problem.name} has no case {sorted(unknown)}; it has {known}")
+    return [case for case in problem.cases if not names or case.name in names]
 
 
 @dataclasses.dataclass

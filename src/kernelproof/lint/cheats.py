@@ -189,6 +189,11 @@ def _without_weights(scene: Scene) -> Iterator[_Change]:
         instead = {"zeros": torch.zeros_like(tensor), "ones": torch.ones_like(tensor)}
         if _differs(tensor, scene.other_state.get(name)):
             instead["another initialisation"] = scene.other_state[name]
+        elif tensor.is_floating_point():
+            # Each construction gives the same. Not constant and positive: what follows may undo a
+            # constant, and some buffers are variances.
+            draw = torch.Generator().manual_seed(scene.seed)
+            instead["noise"] = (0.5 + torch.rand(tensor.shape, generator=draw)).to(tensor.dtype)
         for words, value in instead.items():
             yield _Change(f"parameter {name} taken as {words}", "parameter", name, None, value)
 

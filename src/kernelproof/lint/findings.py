@@ -120,23 +120,24 @@ def _forged(name: str, passed: Sequence[Cheat], inputs: dict[str, InputFacts]) -
 def _ignored(accepted: Sequence[Cheat], tried: Sequence[Cheat]) -> Iterator[Finding]:
     """Inputs and parameters that a kernel may take as something else."""
     for kind in ("input", "parameter"):
-        names = dict.fromkeys(c.subject for c in accepted if c.kind == kind)
-        for name in names:
+        for name in dict.fromkeys(c.subject for c in accepted if c.kind == kind):
             mine = [c for c in tried if c.kind == kind and c.subject == name]
             passed = [c for c in mine if c.accepted]
             instead = " or ".join(c.name.split(" taken as ")[1] for c in passed)
+            message = f"a kernel that takes {kind} {name} as {instead} passes"
+            remedy = f"give {name} random values: those that it has hide a kernel without it"
+            code, level = f"{kind}-ignored", "error"
             if len(passed) == len(mine):
-                message = f"{kind} {name} has no effect that the proof sees: a kernel that takes "
-                message += f"it as {instead} passes"
-                remedy = f"use {name} in forward or remove it"
-                remedy += "; if other inputs hide its effect, change those"
-            else:
-                message = f"a kernel that takes {kind} {name} as {instead} passes"
-                remedy = f"give {name} random values: those that it has hide a kernel without it"
+                message = f"{kind} {name} has no effect that the proof sees: {message}"
+                remedy = f"use {name} in forward or remove it; if other inputs hide its effect, "
+                remedy += "change those"
+                code = f"{kind}-without-effect"
+                # What follows may cancel a weight (a bias before a normalisation), and a kernel
+                # without it is then the same function.
+                level = "error" if kind == "input" else "warning"
             if kind == "parameter":
                 remedy += " (in Model.__init__)"
-            code = f"{kind}-without-effect" if len(passed) == len(mine) else f"{kind}-ignored"
-            yield Finding(level="error", code=code, subject=name, message=message, remedy=remedy)
+            yield Finding(level=level, code=code, subject=name, message=message, remedy=remedy)  # type: ignore[arg-type]
 
 
 def _halves_and_precisions(accepted: Sequence[Cheat]) -> Iterator[Finding]:

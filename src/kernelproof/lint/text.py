@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from kernelproof.lint.result import Cheat, Report
 from kernelproof.report import units
 
-_HEAD = ["cheat", "in", "compat", "proof", "ratio", "the proof passes it in"]
+_HEAD = ["cheat", "in", "compat", "proof", "ratio", "passed in"]
 _ALIGN = "<<>>><"
 _ELASTIC = {5: 12, 0: 36, 1: 8}
 
@@ -16,7 +16,8 @@ def render(report: Report) -> str:
     """Result, findings with what to change, and the table of cheats.
 
     ``compat`` and ``proof`` count the cases in which that verdict passes the cheat, of those in
-    which it can be tried; ``ratio`` is the largest proof ratio beside its limit.
+    which it was tried; ``ratio`` is the largest proof ratio beside its limit, and ``passed in``
+    names the cases that the proof passes.
     """
     blocks = [list(_result(report)), list(_findings(report)), list(_table(report))]
     return "\n\n".join("\n".join(lines) for lines in blocks if lines)
@@ -42,7 +43,7 @@ def _findings(report: Report) -> Iterator[str]:
         line = f"{finding.level:<8} {finding.code}: {units.one_line(finding.message)}"
         yield from units.wrapped(line, hanging=9)
         if finding.remedy:
-            yield from units.wrapped(units.one_line(finding.remedy), " " * 9 + "-> ", hanging=3)
+            yield from units.wrapped(f"-> {units.one_line(finding.remedy)}", " " * 9, hanging=3)
 
 
 def _table(report: Report) -> Iterator[str]:
