@@ -272,7 +272,9 @@ def test_large_cases_are_for_what_no_small_one_tells_apart(tmp_path: Path) -> No
     sorted(set(problem.known_problems()) - {"int8_attention", "mla_kv", "gated_recurrence"}),
 )
 def test_problems_in_the_folder_are_clean_in_their_smaller_cases(name: str) -> None:
-    report = linted(name, max_bytes=50_000)
+    # Its bags have sizes and offsets that only the larger cases tell apart.
+    limit = 2_000_000 if name == "embedding_bag_sum" else 50_000
+    report = linted(name, max_bytes=limit)
     assert report.clean, [f.message for f in report.findings if f.level == "error"]
 
 

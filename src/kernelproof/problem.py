@@ -31,7 +31,6 @@ from kernelproof.importing import import_file
 from kernelproof.resize import Size
 from kernelproof.types import Case, Problem
 
-
 # Weights are few where inputs are many; this keeps 32 MB of weights beside 0.5 MB of inputs.
 _WEIGHTS_PER_INPUT = 64
 
