@@ -18,7 +18,7 @@ def findings(facts: Facts, cheats: Sequence[Cheat], first: str) -> tuple[Finding
     Args:
         first: name of the first case, the one that is timed.
     """
-    accepted = [cheat for cheat in cheats if cheat.accepted]
+    accepted = [cheat for cheat in cheats if cheat.accepted and _told(cheat, first)]
     found = [
         *_reference(facts),
         *_outputs(facts, accepted),
@@ -29,6 +29,12 @@ def findings(facts: Facts, cheats: Sequence[Cheat], first: str) -> tuple[Finding
         *_first_case(cheats, first),
     ]
     return tuple(sorted(found, key=lambda finding: _RANK[finding.level]))
+
+
+def _told(cheat: Cheat, first: str) -> bool:
+    """Whether passing means anything: a cheat that fits only one side case (offsets of empty bags)
+    is seen nowhere that matters."""
+    return first in cheat.cases or len(cheat.cases) > 1
 
 
 def _reference(facts: Facts) -> Iterator[Finding]:
