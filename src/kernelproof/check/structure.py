@@ -229,8 +229,10 @@ class Structure:
         for axis in reversed(range(len(regression._axes))):
             slope, error = regression.outliers(axis)
             usual = float(slope.abs().median())
-            limits = budget.slope_limits(self.dtype, self.depth, -1.0, usual)
-            off = (slope.abs() > budget.SIGMA_FAIL * error) & (slope.abs() > limits.fail)
+            above = budget.slope_limits(self.dtype, self.depth, 1.0, usual).fail
+            below = budget.slope_limits(self.dtype, self.depth, -1.0, usual).fail
+            off = (slope > above) | (slope < -below)
+            off &= slope.abs() > budget.SIGMA_FAIL * error
             count = int(off.sum())
             if count and slope.numel() >= 8 and count <= slope.numel() // 8:
                 worst = int(torch.where(off, slope.abs(), 0.0).argmax())
