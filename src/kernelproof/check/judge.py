@@ -13,12 +13,17 @@ from torch.utils._pytree import tree_leaves
 from kernelproof.check import budget
 from kernelproof.check.compare import Expected, compare
 from kernelproof.check.expected import DRAWS, expect
+from kernelproof.check.pooling import Pool
 from kernelproof.check.reference import ReferenceModel, flatten, to_device
 from kernelproof.errors import CandidateError, ProblemError
 from kernelproof.types import Case, Check, Evidence, Progress, Run, Verdict, silent
 
 if TYPE_CHECKING:
     from kernelproof.problem import Reference
+
+
+# More seeds for a case whose errors have a structure that the plan's few do not make certain.
+_MORE_SEEDS = 6
 
 
 class Subject(Protocol):
@@ -103,6 +108,7 @@ class _Course:
         self.runs: list[Run] = []
         self.notes: list[str] = []
         self.checks: dict[str, Check] = {}
+        self.pool = Pool()
         self._key: Any = None
         self._constructed = False
         self._model: ReferenceModel | None = None
@@ -117,9 +123,31 @@ class _Course:
         for number, case in enumerate(chosen):
             seeds = self.plan.seeds if number == 0 else self.plan.seeds[: self.plan.other_seeds]
             self.progress(f"check {case.name}", number, len(chosen))
+            self.pool = Pool()
             for seed in seeds:
                 if not self._one(case, seed):
                     return
+            if not self._structure(case, seeds):
+                return
+
+    def _structure(self, case: Case, seeds: tuple[int, ...]) -> bool:
+        """The structure of the case's errors over all its seeds; False for a wrong formula."""
+        more = [*self.plan.seeds[len(seeds) :], *(seeds[0] + n for n in range(1, 1 + _MORE_SEEDS))]
+        if self.pool.wants_more():
+            for seed in [s for s in more if s not in seeds][: max(0, _MORE_SEEDS - len(seeds))]:
+                if not self._one(case, seed):
+                    return False
+        mistakes = getattr(self.reference.module, "MISTAKES", {})
+        found = self.pool.finding(lambda: self._inputs(case, seeds[0]), seeds[0], mistakes)
+        if found is None:
+            return True
+        name = "error structure"
+        message = "" if found.outcome == "pass" else f"case {case.name}: {found.message}"
+        if name not in self.checks or found.outcome != "pass":
+            self.checks[name] = Check(name=name, outcome=found.outcome, message=message)
+        if found.outcome == "fail":
+            self.runs[-1] = self.runs[-1].model_copy(update={"status": "wrong", "message": message})
+        return found.outcome != "fail"
 
     def _one(self, case: Case, seed: int) -> bool:
         """One case under one seed; returns False when the rest would tell nothing new."""
@@ -141,6 +169,7 @@ class _Course:
             run = self._judge(case, seed, results[0], expected)
         if run.status == "pass":
             run = self._guards(case, seed, run, results, changed, views, expected)
+            self.pool.add(results[0]["output"], expected, inputs, model)
         if run.status == "wrong":
             run = self._known_mistake(run, results[0], model, inputs)
         self.runs.append(run)
