@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import shutil
-from pathlib import Path
 from typing import Literal
 
 from kernelproof.build.cache import compiler_identity
+from kernelproof.build.compiler import nvcc_path
 from kernelproof.home import home
 from kernelproof.problem import known_problems
 from kernelproof.types import Frozen
@@ -72,8 +72,7 @@ def _tool(name: str, purpose: str, remedy: str) -> Fact:
 
 
 def _nvcc() -> Fact:
-    known = Path("/usr/local/cuda/bin/nvcc")
-    found = shutil.which("nvcc") or (str(known) if known.is_file() else None)
+    found = nvcc_path()
     if found is None:
         return Fact(
             name="nvcc",

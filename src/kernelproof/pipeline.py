@@ -173,14 +173,14 @@ def _time(
     """Time the first of the chosen cases."""
     import torch
 
-    from kernelproof.check.reference import ReferenceModel
+    from kernelproof.check.reference import construct, state_of
     from kernelproof.timing import Budget, Entrant, measure
 
     case = _timed_case(reference, options)
     args, kwargs = reference.init_args(case)
     torch.manual_seed(seeds[0])
     inputs = reference.inputs(case)
-    state = ReferenceModel(reference.module.Model, args, kwargs, seeds[0], "cpu").state()
+    state = state_of(construct(reference.module.Model, args, kwargs, seeds[0], "cpu"))
     subject.construct(args, kwargs, seeds[0], state)
     payload = (args, kwargs, seeds[0], state)
     workers: list[Worker] = []
@@ -209,7 +209,7 @@ def _time(
             [first],
         )
         return measure(
-            Entrant(subject.candidate.name, _TimedSubject(subject, inputs)),
+            Entrant(subject.candidate.name, _Timed(subject.worker, inputs, options.call_timeout)),
             baselines,
             floor,
             case=case.name,
@@ -312,44 +312,15 @@ class _Subject:
             ) from error
 
 
-class _TimedSubject:
-    """The checked candidate, as the timing sees it."""
+class _Timed:
+    """A module that its worker has loaded, as the timing sees it; ``timeout`` in seconds."""
 
-    def __init__(self, subject: _Subject, inputs: list[Any]) -> None:
-        self.subject = subject
+    def __init__(self, worker: Worker, inputs: list[Any], timeout: float) -> None:
+        self.worker = worker
         self.inputs = inputs
+        self.timeout = timeout
 
     def prepare(self) -> dict[str, Any]:
-        answer: dict[str, Any] = self.subject.worker.ask(
-            "prepare", timeout=self.subject.options.call_timeout, payload=self.inputs, graph=True
-        )
-        return answer
-
-    def sample(self, clock: str, calls: int) -> list[float]:
-        readings: list[float] = self.subject.worker.ask(
-            "sample", timeout=self.subject.options.call_timeout, clock=clock, calls=calls
-        )
-        return readings
-
-
-class _TimedModule:
-    """A baseline in a worker of its own."""
-
-    def __init__(
-        self, name: str, path: str, attr: str, device: str, payload: Any, inputs: list[Any],
-        options: Options, wrap: str | None = None,
-    ) -> None:  # fmt: skip
-        self.worker = Worker(name)
-        self.load = {
-            "path": path, "kind": "baseline", "attr": attr, "device": device, "wrap": wrap,
-            "language": "pytorch", "threads": _threads(),
-        }  # fmt: skip
-        self.payload = payload
-        self.inputs = inputs
-        self.timeout = options.compile_timeout if wrap == "compile" else options.call_timeout
-
-    def prepare(self) -> dict[str, Any]:
-        self.worker.ask("load", timeout=self.timeout, payload=self.payload, **self.load)
         answer: dict[str, Any] = self.worker.ask(
             "prepare", timeout=self.timeout, payload=self.inputs, graph=True
         )
@@ -360,6 +331,26 @@ class _TimedModule:
             "sample", timeout=self.timeout, clock=clock, calls=calls
         )
         return readings
+
+
+class _TimedModule(_Timed):
+    """A baseline in a worker of its own, which loads it when the timing prepares it."""
+
+    def __init__(
+        self, name: str, path: str, attr: str, device: str, payload: Any, inputs: list[Any],
+        options: Options, wrap: str | None = None,
+    ) -> None:  # fmt: skip
+        timeout = options.compile_timeout if wrap == "compile" else options.call_timeout
+        super().__init__(Worker(name), inputs, timeout)
+        self.load = {
+            "path": path, "kind": "baseline", "attr": attr, "device": device, "wrap": wrap,
+            "language": "pytorch", "threads": _threads(),
+        }  # fmt: skip
+        self.payload = payload
+
+    def prepare(self) -> dict[str, Any]:
+        self.worker.ask("load", timeout=self.timeout, payload=self.payload, **self.load)
+        return super().prepare()
 
 
 def _threads() -> int:

@@ -21,12 +21,16 @@ def find_cxx() -> str:
     )
 
 
+def nvcc_path() -> str | None:
+    """Path of nvcc: on the PATH, or where the toolkit is installed by default; None without one."""
+    usual = Path("/usr/local/cuda/bin/nvcc")
+    return shutil.which("nvcc") or (str(usual) if usual.is_file() else None)
+
+
 def find_nvcc(needed_by: str) -> str:
     """Path of nvcc. Raises UnsupportedError, naming ``needed_by``, where there is none."""
-    found = shutil.which("nvcc")
-    if not found and Path("/usr/local/cuda/bin/nvcc").is_file():
-        found = "/usr/local/cuda/bin/nvcc"
-    if not found:
+    found = nvcc_path()
+    if found is None:
         raise UnsupportedError(
             f"{needed_by} needs nvcc (the CUDA toolkit), which is not on the PATH; "
             "kernelproof.cuda.Kernel compiles CUDA without it"

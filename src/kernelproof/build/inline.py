@@ -24,6 +24,7 @@ from kernelproof.build.cache import (
     cpu_identity,
     locked,
 )
+from kernelproof.build.compiler import nvcc_path
 from kernelproof.errors import CompileError, UnsupportedError
 
 _MARK = "_kernelproof_original"
@@ -102,7 +103,7 @@ def _require_cuda(caller: Path) -> None:
     missing = []
     if not torch.cuda.is_available():
         missing.append("an NVIDIA GPU that torch can use")
-    if shutil.which("nvcc") is None and not Path("/usr/local/cuda/bin/nvcc").is_file():
+    if nvcc_path() is None:
         missing.append("nvcc (the CUDA toolkit)")
     if missing:
         raise UnsupportedError(

@@ -14,7 +14,7 @@ from kernelproof.check import budget
 from kernelproof.check.compare import Expected, compare
 from kernelproof.check.expected import DRAWS, expect
 from kernelproof.check.pooling import Pool
-from kernelproof.check.reference import ReferenceModel, flatten, to_device
+from kernelproof.check.reference import ReferenceModel, flatten, identical, to_device
 from kernelproof.errors import CandidateError, ProblemError
 from kernelproof.types import Case, Check, Evidence, Progress, Run, Verdict, silent
 
@@ -334,7 +334,7 @@ def _names(leaves: list[tuple[str, Any]]) -> str:
 def _bitwise(a: Any, b: Any) -> bool:
     if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
         return type(a) is type(b)
-    return bool(((a == b) | ((a != a) & (b != b))).all())
+    return identical(a, b)
 
 
 def _near(got: Any, other: Any) -> bool:

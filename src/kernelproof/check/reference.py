@@ -31,21 +31,16 @@ class ReferenceModel:
         seed: int, device: str,
     ) -> None:  # fmt: skip
         self.device = device
-        self.model = self._construct(factory, args, kwargs, seed)
-        self.exact = self._construct(factory, args, kwargs, seed)
+        self.model = construct(factory, args, kwargs, seed, device)
+        self.exact = construct(factory, args, kwargs, seed, device)
         self.exact.load_state_dict(self.model.state_dict())
         with contextlib.suppress(RuntimeError):
             self.exact.double()
         self.notes: list[str] = []
 
-    def _construct(self, factory: Any, args: Any, kwargs: Any, seed: int) -> Any:
-        torch.manual_seed(seed)
-        model = factory(*copy.deepcopy(args), **copy.deepcopy(kwargs))
-        return model.to(self.device).eval()
-
     def state(self) -> dict[str, torch.Tensor]:
         """Weights and buffers, on the CPU."""
-        return {name: t.detach().cpu() for name, t in self.model.state_dict().items()}
+        return state_of(self.model)
 
     def run(self, inputs: list[Any], seed: int) -> tuple[Any, list[int], bool]:
         """Output in the working precision, the indices of inputs that the reference changed, and
@@ -139,9 +134,28 @@ def to_device(value: Any, device: str) -> Any:
     return tree_map(move, value)
 
 
+def construct(
+    factory: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], seed: int, device: str
+) -> Any:
+    """``factory(*args, **kwargs)`` under ``seed``, on ``device``, in eval mode."""
+    torch.manual_seed(seed)
+    model = factory(*copy.deepcopy(args), **copy.deepcopy(kwargs))
+    return model.to(device).eval()
+
+
+def state_of(model: Any) -> dict[str, torch.Tensor]:
+    """A module's weights and buffers, on the CPU."""
+    return {name: t.detach().cpu() for name, t in model.state_dict().items()}
+
+
+def identical(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether all elements are equal, NaN counting as equal to NaN."""
+    return bool(((a == b) | ((a != a) & (b != b))).all())
+
+
 def _equal(a: Any, b: Any) -> bool:
     if isinstance(a, torch.Tensor):
-        return bool(((a == b) | ((a != a) & (b != b))).all())
+        return identical(a, b)
     if isinstance(a, (list, tuple)):
         return all(_equal(x, y) for x, y in zip(a, b, strict=True))
     if isinstance(a, dict):
