@@ -1,6 +1,6 @@
 """What each wrong fixture of tests/candidates/wrong is told, as a Markdown table on stdout.
 
-    python benchmarks/explain_table.py [WORD]   only fixtures whose name contains WORD
+python benchmarks/explain_table.py [WORD]   only fixtures whose name contains WORD
 """
 
 from __future__ import annotations

@@ -39,7 +39,14 @@ def pattern(got: torch.Tensor, truth: torch.Tensor, wrong: torch.Tensor) -> str:
         found = values.large_only(got, truth, wrong)
     if found:
         return _sentence(found)
-    return _combined(region, values.local(got[wrong], truth[wrong], truth.shape))
+    local = values.local(got[wrong], truth[wrong], truth.shape)
+    if region is None and local is None:
+        # Two bugs of one cause: values that are missing, and others that make up for them.
+        missing = values.zeros(got, truth)
+        region = describe(missing)
+        if region and int(missing.sum()) >= 2:
+            return _sentence(Finding(f"zero where values are expected {region.where}", region.look))
+    return _combined(region, local)
 
 
 def _everywhere(got: torch.Tensor, truth: torch.Tensor) -> Finding | None:
@@ -76,9 +83,12 @@ def _combined(region: Region | None, found: Finding | None) -> str:
             _sentence(Finding(f"the wrong elements are {found.what}", found.look)) if found else ""
         )
     what = f"wrong elements lie together, {region.where}".removesuffix(",")
+    look = region.look
     if found:
         what += f", and are {found.what}"
-    return _sentence(Finding(what, region.look or (found.look if found else "")))
+        # A factor or an offset is a better start than a place; zeros are not.
+        look = found.look if found.look and found.what != "zero" else look
+    return _sentence(Finding(what, look))
 
 
 def _sentence(found: Finding | None) -> str:

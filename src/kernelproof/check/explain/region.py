@@ -14,16 +14,18 @@ import torch
 # Block and tile edges that kernels commonly use.
 TILES = (8, 16, 32, 64, 128)
 _DENSE = 0.7  # share of a box that must be wrong before it is called wrong as a whole
+_MANY = 8  # indices from which on "all but one" means something
 _LISTED = 6  # indices that are listed one by one
 
 
 @dataclasses.dataclass(frozen=True)
 class Region:
     """``where``: such as "only at index 119, the last, of axis 1". ``look``: what to look at first,
-    or ""."""
+    or "". ``weak``: worth saying only where nothing else stands out."""
 
     where: str
     look: str = ""
+    weak: bool = False
 
 
 def describe(mask: torch.Tensor) -> Region | None:
@@ -40,6 +42,9 @@ def describe(mask: torch.Tensor) -> Region | None:
     for hit in hits:
         box *= len(hit)
     dense = count >= _DENSE * box
+    plane = None if dense else _edges(mask) or _triangle(mask) or _tiled(mask)
+    if plane is not None:
+        return plane
     if count == 1:
         index = [hit[0] for hit in hits]
         return Region(f"only at one element, {index}", _corner(index, mask.shape))
@@ -49,12 +54,13 @@ def describe(mask: torch.Tensor) -> Region | None:
         if (dense or not _by_chance(mask, axis, len(hit)))
         and (region := along(hit, mask.shape[axis], dense)) is not None
     ]
+    found = [pair for pair in found if not pair[1].weak] or found[:1]
     if found:
         where = " and ".join(f"{region.where} of axis {axis}" for axis, region in found)
         amount = "" if dense else f" ({count} of the {box} elements there)"
         look = next((region.look for _, region in found if region.look), "")
         return Region(f"only at {where}{amount}", look)
-    return _edges(mask) or _triangle(mask) or _tiled(mask)
+    return _edges(mask) or _triangle(mask) or _tiled(mask) if dense else None
 
 
 def _hits(mask: torch.Tensor, axis: int) -> list[int]:
@@ -99,7 +105,7 @@ def _single(index: int, n: int) -> Region:
 def _span(first: int, last: int, n: int) -> Region:
     if last == n - 1:
         return _tail(first, n)
-    if first == 0 and last == n - 2:
+    if first == 0 and last == n - 2 and n >= _MANY:
         return Region(
             f"every index but the last (0..{last})",
             "a bound that is off by one: at the last index nothing is left to get wrong "
@@ -119,9 +125,12 @@ def _span(first: int, last: int, n: int) -> Region:
 
 def _tail(first: int, n: int) -> Region:
     """From ``first`` to the end of the axis."""
-    if first == 1:
-        return Region("every index but the first (1 on)", "what is carried from one step to the "
-                      "next: only the first has no history")  # fmt: skip
+    if first == 1 and n >= _MANY:
+        return Region(
+            "every index but the first (1 on)",
+            "what has no effect at the first index only: what is carried from step to step, an "
+            "angle or offset of zero, a sum or softmax of a single term",
+        )
     ragged = [t for t in TILES if n % t and first == n - n % t]
     whole = [t for t in TILES if n % t == 0 and first == n - t]
     blocks = [t for t in TILES if first % t == 0]
@@ -129,8 +138,8 @@ def _tail(first: int, n: int) -> Region:
     if ragged:
         size = _either(ragged)
         look = "the guard of the last, partial tile (a missing `i < n`, or a grid rounded down)"
-        if first > min(ragged):
-            # A partial tile of 64 may as well be the third block of 32, which nothing reached.
+        if n - first >= 2 * TILES[0] and first >= 2 * TILES[0]:
+            # A partial tile of 128 may as well be the third block of 64, where a carry is lost.
             look += ", or what is carried from block to block"
         return Region(f"{span}, exactly the ragged last tile of size {size},", look)
     if whole:
@@ -184,7 +193,8 @@ def _periodic(hit: list[int], n: int) -> Region | None:
 def _listed(hit: list[int], n: int, dense: bool) -> Region | None:
     missing = sorted(set(range(n)) - set(hit))
     if n >= 8 and len(missing) == 1:
-        return Region(f"every index but {missing[0]}", "what is particular about the right one")
+        text = "what is particular about the right one"
+        return Region(f"every index but {missing[0]}", text, weak=True)
     if dense and len(hit) <= n // 2:
         shown = ", ".join(map(str, hit[:_LISTED])) + (", .." if len(hit) > _LISTED else "")
         return Region(
@@ -234,7 +244,7 @@ def _triangle(mask: torch.Tensor) -> Region | None:
     for a in range(mask.dim()):
         for b in range(a + 1, mask.dim()):
             n, m = mask.shape[a], mask.shape[b]
-            if min(n, m) < 3:
+            if min(n, m) < 4:
                 continue
             others = [d for d in range(mask.dim()) if d not in (a, b)]
             plane = mask.any(dim=others) if others else mask
@@ -260,7 +270,9 @@ def _side(plane: torch.Tensor, shift: int) -> str:
         ("on and below", away <= 0),
     )  # fmt: skip
     for word, side in sides:
-        if int(side.sum()) < 3 or bool((plane & ~side).any()):
+        rest = side.numel() - int(side.sum())
+        # A corner cut off is no triangle.
+        if int(side.sum()) < 3 or rest < 0.2 * side.numel() or bool((plane & ~side).any()):
             continue
         if float(plane[side].to(torch.float64).mean()) >= _DENSE:
             return word

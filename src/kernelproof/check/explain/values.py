@@ -42,13 +42,34 @@ def local(got: torch.Tensor, truth: torch.Tensor, shape: torch.Size) -> Finding 
     Args:
         shape: of the whole output, to name a factor after its lengths.
     """
-    if truth.numel() < 2 or not bool((truth != 0).any()):
+    if truth.numel() < 2 or bool((truth == got).all()):
         return None
-    zero = (got == 0) & (truth != 0)
-    if float(zero.sum()) >= _ALMOST_ALL * float((truth != 0).sum()):
+    if not bool((truth != 0).any()):
+        return _unclamped(got, truth)
+    if bool((got == 0).all()):
         return Finding("zero", "a loop that ends early, a store that is skipped, an accumulator "
                        "that was never added to")  # fmt: skip
-    return _constant(got, truth) or _scaled(got, truth, shape) or _offset(got, truth)
+    clamped = _unclamped(got, truth)
+    return clamped or _constant(got, truth) or _scaled(got, truth, shape) or _offset(got, truth)
+
+
+def _unclamped(got: torch.Tensor, truth: torch.Tensor) -> Finding | None:
+    """Beyond a bound at which the expected values are held."""
+    bound = float(truth.flatten()[0])
+    if truth.numel() < 4 or not bool((truth == bound).all()):
+        return None
+    for below, word in ((True, "below"), (False, "above")):
+        if bool(((got < bound) if below else (got > bound)).all()):
+            return Finding(
+                f"{word} {bound:.6g}, which is expected at all of them",
+                "a clamp, ReLU or mask that is missing",
+            )
+    return None
+
+
+def zeros(got: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
+    """Where zero stands for another value."""
+    return (got == 0) & (truth != 0)
 
 
 def _constant(got: torch.Tensor, truth: torch.Tensor) -> Finding | None:
@@ -259,12 +280,17 @@ def _rearranged(source: list[int], axis: int) -> Finding:
     n = len(source)
     wrong = [i for i in range(n) if source[i] != i]
     shown = ", ".join(f"{i} holds {source[i]}" for i in wrong[:4]) + (", .." if wrong[4:] else "")
-    if len(wrong) <= max(2, n // 4) and all(abs(source[i] - i) == 1 for i in wrong):
+    permuted = sorted(source) == list(range(n))
+    if (
+        not permuted
+        and len(wrong) <= max(2, n // 4)
+        and all(abs(source[i] - i) == 1 for i in wrong)
+    ):
         return Finding(
             f"a neighbour's values: of axis {axis}, index {shown}",
             "a clamped or off-by-one index at those places",
         )
-    kind = "permuted" if sorted(source) == list(range(n)) else "taken from other indices"
+    kind = "permuted" if permuted else "taken from other indices"
     return Finding(f"axis {axis} is {kind} ({_order(source) or 'index ' + shown})",
                    f"how the kernel maps blocks to indices of axis {axis} (order of heads, groups, "
                    "halves)")  # fmt: skip
