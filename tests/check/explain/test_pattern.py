@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import pytest
@@ -95,11 +96,16 @@ BUGS = {
         TRUTH / 0.7 * (torch.rand(SHAPE, generator=torch.Generator().manual_seed(3)) < 0.7), TRUTH,
         "are zero and the others 1.429 times too large",
     ),
-    "NaN head": (where(at(0, [5]), torch.tensor(math.nan)), TRUTH, "NaN (only at index 5, the last"),
+    "NaN head": (where(at(0, [5]), torch.tensor(math.nan)), TRUTH, "(only at index 5, the last"),
+    "hidden by a mask": (
+        torch.where(COLUMN > 20, 0.0, OTHER).expand(SHAPE), TRUTH,
+        "zero where values are expected, only at index 21..49",
+    ),
     "infinite": (where(at(0, [1]), torch.tensor(math.inf)), TRUTH, "are infinite (only at index 1"),
 }  # fmt: skip
 
 
+@functools.cache
 def told(name: str) -> str:
     got, truth, _ = BUGS[name]
     scale = float(truth.abs().mean())

@@ -44,8 +44,9 @@ def pattern(got: torch.Tensor, truth: torch.Tensor, wrong: torch.Tensor) -> str:
         # Two bugs of one cause: values that are missing, and others that make up for them.
         missing = values.zeros(got, truth)
         region = describe(missing)
-        if region and int(missing.sum()) >= 2:
-            return _sentence(Finding(f"zero where values are expected {region.where}", region.look))
+        if region and region.dense and int(missing.sum()) >= 2:
+            look = "a mask that hides too much, or a loop or store that does not get there"
+            return _sentence(Finding(f"zero where values are expected, {region.where}", look))
     return _combined(region, local)
 
 

@@ -21,11 +21,13 @@ _LISTED = 6  # indices that are listed one by one
 @dataclasses.dataclass(frozen=True)
 class Region:
     """``where``: such as "only at index 119, the last, of axis 1". ``look``: what to look at first,
-    or "". ``weak``: worth saying only where nothing else stands out."""
+    or "". ``weak``: worth saying only where nothing else stands out. ``dense``: whether
+    nearly everything at that place is marked."""
 
     where: str
     look: str = ""
     weak: bool = False
+    dense: bool = True
 
 
 def describe(mask: torch.Tensor) -> Region | None:
@@ -59,7 +61,7 @@ def describe(mask: torch.Tensor) -> Region | None:
         where = " and ".join(f"{region.where} of axis {axis}" for axis, region in found)
         amount = "" if dense else f" ({count} of the {box} elements there)"
         look = next((region.look for _, region in found if region.look), "")
-        return Region(f"only at {where}{amount}", look)
+        return Region(f"only at {where}{amount}", look, dense=dense)
     return _edges(mask) or _triangle(mask) or _tiled(mask) if dense else None
 
 
