@@ -23,6 +23,8 @@ STAGES = {
     "report": set(),
     "store": set(),
 }
+# Applications of the stages: what they may import, and who may import them.
+LEAVES = {"lint": ({"problem", "check", "report", "resize"}, {"cli"})}
 
 
 def imported(path: Path) -> set[str]:
@@ -59,6 +61,18 @@ def test_a_stage_imports_no_other_stage(stage: str) -> None:
     for path in modules(stage):
         extra = imported(path) - OPEN - STAGES[stage] - {stage}
         assert not extra, f"{path.relative_to(SRC)} imports {sorted(extra)}"
+
+
+@pytest.mark.parametrize("leaf", LEAVES)
+def test_a_leaf_is_imported_by_the_command_line_only(leaf: str) -> None:
+    uses, users = LEAVES[leaf]
+    for path in modules(leaf):
+        extra = imported(path) - OPEN - uses - {leaf}
+        assert not extra, f"{path.relative_to(SRC)} imports {sorted(extra)}"
+    for path in SRC.rglob("*.py"):
+        own = path.relative_to(SRC).with_suffix("").parts[0]
+        if own not in (leaf, *users):
+            assert leaf not in imported(path), f"{path.relative_to(SRC)} imports {leaf}"
 
 
 def test_the_rule_sees_an_import(tmp_path: Path) -> None:

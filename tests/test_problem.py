@@ -151,6 +151,18 @@ def test_shrinking_keeps_what_the_reference_needs() -> None:
         with_sizes(PLAIN, {"nothing": 1})
 
 
+def test_sizes_that_depend_on_each_other_shrink_together(tmp_path: Path) -> None:
+    text = PLAIN.replace("self.lin(x) * self.scale", "self.lin(x) * torch.ones(shape)[: len(x)]")
+    text = text.replace("doubled = 2 * batch", "doubled = 128\nshape = (128, 16)")
+    text = text.replace(
+        "return [torch.rand(doubled, width)]",
+        "return [torch.rand(doubled, width) + torch.rand(shape)]",
+    )
+    loaded = problem.load(write(tmp_path, text), shrink_to=1000)
+    assert loaded.inputs(loaded.problem.cases[0])[0].shape == (8, 16)
+    assert loaded.problem.sizes["doubled"] == 8 and loaded.problem.sizes["shape"] == (8, 16)
+
+
 def test_candidates_are_found_and_hashed(tmp_path: Path) -> None:
     from kernelproof import candidate
 

@@ -122,6 +122,27 @@ def bench(
 
 
 @app.command()
+def lint(
+    problem: ProblemArg,
+    json_: JsonOpt = False,
+    seed: SeedOpt = None,
+    case: CaseOpt = None,
+    max_bytes: BytesOpt = None,
+    size: SizeOpt = None,
+    shrink: ShrinkOpt = None,
+) -> None:
+    """Say which trivial cheats a problem's own inputs would let through, and how to mend them."""
+    from kernelproof.lint import examine, render
+    from kernelproof.problem import load
+
+    loaded = load(problem, dict(_sizes(size)), shrink)
+    with _Progress() as progress:
+        found = examine(loaded, cases=case or (), seed=seed, max_bytes=max_bytes, progress=progress)
+    print(render(found)) if not json_ else _print_json(json.loads(found.model_dump_json()))
+    raise typer.Exit(0 if found.clean else 1)
+
+
+@app.command()
 def demo(
     quick: Annotated[bool, typer.Option("--quick", help="Fewer seeds, no torch.compile.")] = False,
     output: Annotated[Path, typer.Option("--output", "-o", help="The report.")] = Path(

@@ -28,7 +28,11 @@ from typing import Any
 from kernelproof import resize
 from kernelproof.errors import ProblemError
 from kernelproof.importing import import_file
+from kernelproof.resize import Size
 from kernelproof.types import Case, Problem
+
+# Weights are few where inputs are many; this keeps 32 MB of weights beside 0.5 MB of inputs.
+_WEIGHTS_PER_INPUT = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,13 +73,14 @@ class Reference:
 
 
 def load(
-    where: str | Path, sizes: Mapping[str, int] | None = None, shrink_to: int | None = None
+    where: str | Path, sizes: Mapping[str, Size] | None = None, shrink_to: int | None = None
 ) -> Reference:
     """Load a problem by path, or by the name of a file in ``problems/`` or of a shipped operator.
 
     Args:
         sizes: new values for module-level constants of the file, such as ``{"batch_size": 2}``.
-        shrink_to: halve the size constants until the inputs have at most so many bytes.
+        shrink_to: halve the size constants until the inputs have at most so many bytes, and the
+            weights at most 64 times as many.
 
     Raises:
         ProblemError: there is no such problem, it does not import, it lacks ``Model`` or
@@ -151,7 +156,7 @@ def _cases(path: Path, module: ModuleType) -> tuple[Case, ...]:
     return tuple(Case(name=str(name), sizes=sizes) for name, sizes in declared.items())
 
 
-def _import(path: Path, sizes: Mapping[str, int]) -> ModuleType:
+def _import(path: Path, sizes: Mapping[str, Size]) -> ModuleType:
     try:
         tree = resize.with_sizes(path.read_text(), sizes) if sizes else None
         return import_file(path, "problem", tree)
@@ -164,18 +169,19 @@ def _import(path: Path, sizes: Mapping[str, int]) -> ModuleType:
         raise ProblemError(f"{path} does not import: {last}") from error
 
 
-def _shrunk(path: Path, module: ModuleType, sizes: dict[str, int], limit: int) -> dict[str, int]:
+def _shrunk(path: Path, module: ModuleType, sizes: dict[str, Size], limit: int) -> dict[str, Size]:
     """``sizes`` and the smaller constants with which the default inputs fit in ``limit`` bytes."""
     import torch
 
-    def meta_inputs(trial: dict[str, int]) -> Any:
+    def fits(trial: dict[str, Size]) -> bool:
+        made = _import(path, sizes | trial)
         with torch.device("meta"):
-            return _import(path, sizes | trial).get_inputs()
+            inputs = resize.tensor_bytes(made.get_inputs())
+            model = made.Model(*getattr(made, "get_init_inputs", list)())
+        weights = resize.tensor_bytes(list(model.state_dict().values()))
+        return inputs <= limit and weights <= _WEIGHTS_PER_INPUT * limit
 
-    def fits(trial: dict[str, int]) -> bool:
-        return resize.tensor_bytes(meta_inputs(trial)) <= limit
-
-    def runs(trial: dict[str, int]) -> bool:
+    def runs(trial: dict[str, Size]) -> bool:
         # On the meta device a forward costs nothing and still refuses shapes that do not fit.
         made = _import(path, sizes | trial)
         try:

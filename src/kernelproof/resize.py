@@ -13,8 +13,11 @@ from typing import Any
 
 _SMALLEST = 2
 
+# A size: a whole number, or a shape.
+Size = int | tuple[int, ...]
 
-def with_sizes(source: str, sizes: Mapping[str, int]) -> ast.Module:
+
+def with_sizes(source: str, sizes: Mapping[str, Size]) -> ast.Module:
     """The parsed ``source`` in which each constant of ``sizes`` has its new value.
 
     Raises KeyError with the name of a constant that the source does not set at module level.
@@ -26,7 +29,7 @@ def with_sizes(source: str, sizes: Mapping[str, int]) -> ast.Module:
         body.append(statement)
         for name in _bound(statement) & set(sizes):
             found.add(name)
-            forced = ast.parse(f"{name} = {int(sizes[name])}").body[0]
+            forced = ast.parse(f"{name} = {sizes[name]!r}").body[0]
             body.append(ast.copy_location(forced, statement))
     missing = set(sizes) - found
     if missing:
@@ -35,8 +38,9 @@ def with_sizes(source: str, sizes: Mapping[str, int]) -> ast.Module:
     return ast.fix_missing_locations(tree)
 
 
-def size_constants(source: str, values: Mapping[str, Any]) -> dict[str, int]:
-    """The integer constants that ``get_inputs`` reads, with their values.
+def size_constants(source: str, values: Mapping[str, Any]) -> dict[str, Size]:
+    """The constants that ``get_inputs`` reads and that are whole numbers or shapes, with their
+    values.
 
     Args:
         values: the module's namespace.
@@ -44,27 +48,24 @@ def size_constants(source: str, values: Mapping[str, Any]) -> dict[str, int]:
     tree = ast.parse(source)
     bound = {name for statement in tree.body for name in _bound(statement)}
     read = _names_read(tree, "get_inputs")
-    return {
-        name: values[name]
-        for name in sorted(bound & read)
-        if type(values.get(name)) is int and values[name] >= _SMALLEST
-    }
+    return {name: values[name] for name in sorted(bound & read) if _is_size(values.get(name))}
 
 
 def shrink(
     source: str,
     values: Mapping[str, Any],
-    fits: Callable[[dict[str, int]], bool],
-    runs: Callable[[dict[str, int]], bool],
-) -> dict[str, int]:
+    fits: Callable[[dict[str, Size]], bool],
+    runs: Callable[[dict[str, Size]], bool],
+) -> dict[str, Size]:
     """Halve size constants until ``fits``, keeping only steps after which the reference ``runs``.
 
     Constants that only the inputs use (a batch, a length) go first; those that also shape the
-    weights follow. Returns the new values; empty when nothing had to change.
+    weights follow; where none can go alone, they are halved together. Returns the new values, which
+    may still not fit; empty when nothing had to change.
     """
     constants = size_constants(source, values)
     shared = _names_read(ast.parse(source), "get_init_inputs")
-    sizes: dict[str, int] = {}
+    sizes: dict[str, Size] = {}
     for group in (
         [name for name in constants if name not in shared],
         [name for name in constants if name in shared],
@@ -72,14 +73,39 @@ def shrink(
         stuck: set[str] = set()
         while not fits(sizes) and len(stuck) < len(group):
             current = {n: sizes.get(n, constants[n]) for n in group if n not in stuck}
-            largest = max(current, key=lambda n: current[n])
-            half = max(_SMALLEST, current[largest] // 2)
-            attempt = sizes | {largest: half}
-            if half < current[largest] and runs(attempt):
+            largest = max(current, key=lambda n: _magnitude(current[n]))
+            attempt = sizes | {largest: _halved(current[largest])}
+            if attempt[largest] != current[largest] and runs(attempt):
                 sizes = attempt
             else:
                 stuck.add(largest)
+    for together in ([name for name in constants if name not in shared], list(constants)):
+        while together and not fits(sizes):
+            current = {n: sizes.get(n, constants[n]) for n in together}
+            halved = {n: _halved(size) for n, size in current.items()}
+            if halved == current or not runs(sizes | halved):
+                break
+            sizes = sizes | halved
     return sizes
+
+
+def _is_size(value: Any) -> bool:
+    if type(value) is tuple:
+        return bool(value) and all(type(item) is int and item > 0 for item in value)
+    return type(value) is int and value >= _SMALLEST
+
+
+def _magnitude(size: Size) -> int:
+    return max(size) if isinstance(size, tuple) else size
+
+
+def _halved(size: Size) -> Size:
+    """Half of a number, or of a shape's largest number, but not below the smallest."""
+    if isinstance(size, int):
+        return max(_SMALLEST, size // 2) if size > _SMALLEST else size
+    at = size.index(max(size))
+    half = max(_SMALLEST, size[at] // 2) if size[at] > _SMALLEST else size[at]
+    return (*size[:at], half, *size[at + 1 :])
 
 
 def _bound(statement: ast.stmt) -> set[str]:

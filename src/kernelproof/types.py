@@ -70,7 +70,7 @@ class Problem(Frozen):
     name: str
     path: str
     digest: str
-    sizes: dict[str, int] = {}
+    sizes: dict[str, int | tuple[int, ...]] = {}
     cases: tuple[Case, ...]
     atol: float | None = None
     rtol: float | None = None

@@ -9,7 +9,7 @@ import torch
 
 from kernelproof import problem
 from kernelproof.check import Plan, check
-from kernelproof.check.judge import _mean_response
+from kernelproof.check.expected import mean_response
 from kernelproof.errors import CandidateCrash, ProblemError
 
 
@@ -166,5 +166,5 @@ def test_a_row_that_hangs_on_one_number_does_not_fail_an_honest_kernel(tmp_path:
 
 def test_the_mean_response_ignores_what_is_no_number() -> None:
     changes = [torch.tensor([3.0, float("nan")]), torch.tensor([4.0, 1.0])]
-    assert torch.allclose(_mean_response(changes), torch.tensor([12.5, 0.5]).sqrt())
-    assert _mean_response([torch.tensor([3 + 4j])]).tolist() == [3 + 4j]
+    assert torch.allclose(mean_response(changes), torch.tensor([12.5, 0.5]).sqrt())
+    assert mean_response([torch.tensor([3 + 4j])]).tolist() == [3 + 4j]

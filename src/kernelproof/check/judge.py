@@ -12,17 +12,14 @@ from torch.utils._pytree import tree_leaves
 
 from kernelproof.check import budget, smallest
 from kernelproof.check.compare import Expected, compare
+from kernelproof.check.expected import DRAWS, expect
 from kernelproof.check.explain.history import History
-from kernelproof.check.reference import ReferenceModel, flatten, to_device, working_name
+from kernelproof.check.reference import ReferenceModel, flatten, to_device
 from kernelproof.errors import CandidateError, ProblemError
 from kernelproof.types import Case, Check, Evidence, Progress, Run, Verdict, silent
 
 if TYPE_CHECKING:
     from kernelproof.problem import Reference
-
-
-# Perturbations over which the response of a case is averaged before a candidate is called wrong.
-_DRAWS = 16
 
 
 class Subject(Protocol):
@@ -177,12 +174,12 @@ class _Course:
         self.at = (case.name, seed)
         self._construct(case)
         results = self.subject.call(inputs, seed, True, repeats)
-        expected = self._expected(model, inputs, seed, value, 1, first)
+        expected = expect(model, inputs, seed, value, 1, first)
         run = self._judge(case, seed, results[0], expected)
         if any(output.figures is not None for output in run.outputs if not output.passed):
             # One perturbation is one draw, and can by chance be far too kind to a row that hangs on
             # few numbers. Before a candidate is called wrong, the response is measured properly.
-            expected = self._expected(model, inputs, seed, value, _DRAWS, first)
+            expected = expect(model, inputs, seed, value, DRAWS, first)
             run = self._judge(case, seed, results[0], expected)
         return _Seen(run, results, inputs, model, expected, changed, views)
 
@@ -243,38 +240,6 @@ class _Course:
                 f"the reference of {self.reference.problem.name} fails on case "
                 f"{case.name!r}: {type(error).__name__}: {text}"
             ) from error
-
-    def _expected(
-        self,
-        model: ReferenceModel,
-        inputs: list[Any],
-        seed: int,
-        value: Any,
-        draws: int,
-        first: bool,
-    ) -> list[tuple[str, Expected]]:
-        """What each output should be, with the response averaged over ``draws`` perturbations."""
-        truth = flatten(model.truth(inputs, seed))
-        moved = [flatten(model.perturbed(inputs, seed, draw)) for draw in range(draws)]
-        rounded = {
-            name: flatten(model.in_precision(inputs, seed, name))
-            for name in (("tf32", "bf16", "fp16") if first else ())
-        }
-        found = []
-        for i, (name, leaf) in enumerate(flatten(value)):
-            exact = truth[i][1]
-            floating = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
-            levels = {}
-            if floating and first:
-                levels = {p: _rms(r[i][1] - exact) for p, r in rounded.items()}
-                if leaf.dtype != torch.float32:
-                    levels = {}
-                levels[working_name(leaf.dtype)] = _rms(leaf.to(torch.float64) - exact)
-            response = None
-            if isinstance(exact, torch.Tensor) and _inexact(exact):
-                response = _mean_response([draw[i][1] - exact for draw in moved])
-            found.append((name, Expected(leaf, exact, response, levels)))
-        return found
 
     def _judge(
         self, case: Case, seed: int, result: Any, expected: list[tuple[str, Expected]]
@@ -379,24 +344,6 @@ class _Course:
 
 def _names(leaves: list[tuple[str, Any]]) -> str:
     return ", ".join(name for name, _ in leaves) or "nothing"
-
-
-def _mean_response(changes: list[torch.Tensor]) -> torch.Tensor:
-    """Root mean square over draws, element by element; complex parts apart. A change that is no
-    number (the perturbation crossed an overflow) counts as none."""
-    parts = [torch.view_as_real(c) if c.is_complex() else c for c in changes]
-    finite = [torch.nan_to_num(p, nan=0.0, posinf=0.0, neginf=0.0) for p in parts]
-    mean = torch.stack([p.square() for p in finite]).mean(dim=0).sqrt()
-    return torch.view_as_complex(mean) if changes[0].is_complex() else mean
-
-
-def _inexact(x: torch.Tensor) -> bool:
-    return x.is_floating_point() or x.is_complex()
-
-
-def _rms(x: torch.Tensor) -> float:
-    finite = torch.where(torch.isfinite(x), x, 0.0)
-    return float(finite.square().mean().sqrt()) if x.numel() else 0.0
 
 
 def _bitwise(a: Any, b: Any) -> bool:

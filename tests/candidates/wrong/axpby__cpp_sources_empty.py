@@ -5,6 +5,7 @@ import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 
 EXPECT = "compile_error"
+SAYS = ("must declare each of them",)
 
 extension = load_inline(
     name="kernelproof_fixture_empty_sources", cpp_sources="", functions=["axpby"]

@@ -9,6 +9,7 @@ import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 
 EXPECT = "compile_error"
+SAYS = ("must declare each of them", "torch::Tensor axpby(torch::Tensor x")
 
 SOURCE = r"""
 #include <torch/extension.h>

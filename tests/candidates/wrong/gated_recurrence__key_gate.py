@@ -7,6 +7,7 @@ import torch
 import torch.nn as nn
 
 EXPECT = "wrong"
+SAYS = ("the gate acts on the key axis",)
 
 
 class ModelNew(nn.Module):
