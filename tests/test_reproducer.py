@@ -112,6 +112,26 @@ def test_a_crash_is_reproduced_and_a_right_candidate_has_no_script(tmp_path: Pat
     assert judged(RIGHT / "axpby__select.py", cases=("one",)).reproducer == ""
 
 
+def test_an_error_that_only_its_structure_shows_is_recognised(tmp_path: Path) -> None:
+    text = (
+        "import torch\nclass {name}(torch.nn.Module):\n    def forward(self, x):\n"
+        "        v = x.float()\n        var = v.var(-1, keepdim=True, unbiased={unbiased})\n"
+        "        y = (v - v.mean(-1, keepdim=True)) * torch.rsqrt(var + 1e-5)\n"
+        "        return y.to(x.dtype)\n"
+    )
+    problem, wrong, right = (tmp_path / f"{n}.py" for n in ("norm", "wrong", "right"))
+    problem.write_text(
+        text.format(name="Model", unbiased=False)
+        + "def get_inputs(): return [(3 * torch.randn(48, 1024)).bfloat16()]\n"
+    )
+    wrong.write_text(text.format(name="ModelNew", unbiased=True))
+    right.write_text(text.format(name="ModelNew", unbiased=False))
+    record = judge(problem, wrong, options=Options(seeds=2, seed=7))
+    assert record.status == "wrong" and all(o.passed for o in record.verdict.runs[-1].outputs)
+    assert "bit for bit" in run(record.reproducer, tmp_path, str(wrong)).stdout
+    assert run(record.reproducer, tmp_path, str(right)).returncode == 0
+
+
 def test_changed_sizes_are_in_the_script(tmp_path: Path) -> None:
     problem = tmp_path / "problem.py"
     problem.write_text(

@@ -73,7 +73,6 @@ def _facts(
         for number, (name, seed) in enumerate(made)
     ]
     failed = _failed_output(verdict)
-    exact = failed is not None and _within(failed, verdict.limit)
     return {
         "REPRO_CANDIDATE": repr(candidate.path),
         "REPRO_DEVICE": repr(verdict.device),
@@ -88,7 +87,9 @@ def _facts(
         "REPRO_WORST": repr(failed.worst_index if failed else ()),
         "REPRO_GOT": _literal(failed.worst_got if failed else 0.0),
         "REPRO_EXPECTED": _literal(failed.worst_expected if failed else 0.0),
-        "REPRO_EXACT": repr(exact),
+        "# Hash of the output, where its values were wrong\nREPRO_FINGERPRINT": repr(
+            verdict.fingerprint if _by_values(verdict) else ""
+        ),
     }  # fmt: skip
 
 
@@ -98,12 +99,11 @@ def _failed_output(verdict: Verdict) -> OutputVerdict | None:
     return next((o for o in outputs if not o.passed and (o.figures or o.wrong)), None)
 
 
-def _within(output: OutputVerdict, limit: float) -> bool:
-    """Whether the size of the error alone did not fail it: integers, and errors with a structure.
-    Then only the very same value is a sign that nothing has changed."""
-    return output.ratio_rows <= limit and output.ratio_all <= limit and (
-        math.isfinite(output.worst_got)
-    )  # fmt: skip
+def _by_values(verdict: Verdict) -> bool:
+    """Whether the values themselves were wrong, by size or by structure; then a right candidate
+    cannot have the same."""
+    structure = any(c.name == "error structure" and c.outcome == "fail" for c in verdict.checks)
+    return structure or _failed_output(verdict) is not None
 
 
 def _smallest(case: Case | None) -> str:

@@ -158,7 +158,8 @@ class Verdict(Frozen):
     """Is it the same function? ``proof`` and ``compat`` are the two verdicts of docs/verdict.md.
 
     ``smallest``: the sizes of the smallest case found to fail. ``failing``: case and seed of the
-    call that decided, also where it gave no run because it broke.
+    call that decided, also where it gave no run because it broke. ``fingerprint``: hash of the
+    bits of the last run's outputs, by which a reproducer knows them again.
     """
 
     status: Status
@@ -176,6 +177,7 @@ class Verdict(Frozen):
     seconds: float = 0.0
     smallest: Case | None = None
     failing: tuple[str, int] | None = None
+    fingerprint: str = ""
 
     @model_validator(mode="after")
     def _pass_means_proof(self) -> Verdict:

@@ -65,6 +65,7 @@ def test_all_cases_and_seeds_are_run(reference) -> None:
         "outputs are new": "pass",
         "outputs on the inputs' device": "pass",
         "repeatable": "pass",
+        "error structure": "pass",
     }
 
 

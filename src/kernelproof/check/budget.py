@@ -25,6 +25,33 @@ import torch
 # ones at or above 15.
 LIMIT = 12.0
 
+# Structure of the error (structure.py; measurements in its part of the documents).
+#
+# Significance: a normal error of 8 sigma happens once in 10^15. A failure needs six runs, and where
+# the scatter between them is what there is to go by, 12 sigma happens once in 10^4 (Student's t of
+# 5 degrees of freedom). Neither fails by itself: honest fp32 kernels reach 300 sigma with half a
+# unit roundoff, from one rounded constant. The size decides too.
+SIGMA_NOTE = 8.0
+SIGMA_FAIL = 12.0
+# A wrong factor is the same in every row. A statistic rounded row by row to the output's precision
+# spreads by half as much as its own bias or more: its values cover more than one unit in the last
+# place unless rows are longer than a million.
+EVEN = 2.0
+# Two slopes are alike within three standard errors and this share of the slope: the output's own
+# rounding is coarse beside what is looked for, and does not pass it on evenly.
+ALIKE = 0.03
+# Constants, and functions that the hardware approximates, are each off by one unit roundoff or two,
+# the same everywhere: four together are honest.
+_HONEST_UNITS = 4.0
+# Hardware that truncates loses 0.72 unit roundoffs of the partial sum at each step; partial sums
+# are half the final on average, a step takes at least four terms, and 3xTF32 takes three steps for
+# one. (Measured: 0.09 per term at four terms a step, 0.046 at eight, 0.13 for 3xTF32 at eight.)
+_TRUNCATED_UNITS_PER_TERM = 3 * 0.72 / 2 / 4
+# Sizes below which not even a note is due, in unit roundoffs. In 16-bit outputs the inside is fp32
+# in most kernels, and the output's own rounding is taken out before.
+_NOTE_UNITS = 1.0
+_NOTE_UNITS_16 = 1 / 128
+
 # KernelBench's published tolerances, by dtype of the output.
 _COMPAT: dict[torch.dtype, float] = {
     torch.float16: 1e-2,
@@ -44,6 +71,33 @@ def compat_tolerance(
 def unit_roundoff(dtype: torch.dtype) -> float:
     """Largest relative error of rounding to ``dtype``: half its machine epsilon."""
     return float(torch.finfo(dtype).eps) / 2
+
+
+@dataclasses.dataclass(frozen=True)
+class SlopeLimits:
+    """Sizes of a systematic relative error: above ``note`` it is told, above ``fail`` no honest
+    computation has it. ``truncation``: whether ``fail`` leaves room for truncated sums."""
+
+    note: float
+    fail: float
+    truncation: bool
+
+
+def slope_limits(dtype: torch.dtype, depth: int, slope: float, own: float) -> SlopeLimits:
+    """Limits for a systematic relative error ``slope`` of an output of ``dtype``.
+
+    Args:
+        depth: the most terms that a sum behind the output can have. Truncation shrinks sums, so
+            only a negative slope gets room for it; that happens in fp32 at best.
+        own: the reference's slope. Three times as much is still like the reference.
+    """
+    unit = unit_roundoff(dtype)
+    fail, note = _HONEST_UNITS * unit, _NOTE_UNITS * unit
+    lost = _TRUNCATED_UNITS_PER_TERM * depth * unit_roundoff(torch.float32) if slope < 0 else 0.0
+    if dtype.itemsize < 4:
+        note = _NOTE_UNITS_16 * unit
+    fail += lost
+    return SlopeLimits(max(note, 3 * abs(own)), max(fail, 3 * abs(own)), lost > unit)
 
 
 @dataclasses.dataclass(frozen=True)

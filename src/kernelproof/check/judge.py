@@ -13,13 +13,18 @@ from torch.utils._pytree import tree_leaves
 from kernelproof.check import budget, smallest
 from kernelproof.check.compare import Expected, compare
 from kernelproof.check.expected import DRAWS, expect
-from kernelproof.check.explain.history import History
+from kernelproof.check.explain.history import History, fingerprint
+from kernelproof.check.pooling import Pool
 from kernelproof.check.reference import ReferenceModel, flatten, to_device
 from kernelproof.errors import CandidateError, ProblemError
 from kernelproof.types import Case, Check, Evidence, Progress, Run, Verdict, silent
 
 if TYPE_CHECKING:
     from kernelproof.problem import Reference
+
+
+# More seeds for a case whose errors have a structure that the plan's few do not make certain.
+_MORE_SEEDS = 6
 
 
 class Subject(Protocol):
@@ -75,7 +80,7 @@ def check(
         status, message = failed.status, failed.message
     if status == "pass" and not course.runs:
         status, message = "unsupported", "no case could be run: " + course.skipped()
-    at = course.at
+    at, prints = course.at, "" if status == "pass" else course.fingerprint()
     found = course.smallest(failed) if status == "wrong" and failed is not None else None
     if found is not None:
         message += ". " + smallest.describe(found, reference)
@@ -96,6 +101,7 @@ def check(
         seconds=time.perf_counter() - started,
         smallest=found,
         failing=None if status == "pass" else at,
+        fingerprint=prints,
     )
 
 
@@ -123,6 +129,7 @@ class _Course:
         self.runs: list[Run] = []
         self.notes: list[str] = []
         self.checks: dict[str, Check] = {}
+        self.pool = Pool()
         self._key: Any = None
         self._constructed = False
         self._model: ReferenceModel | None = None
@@ -139,9 +146,31 @@ class _Course:
         for number, case in enumerate(chosen):
             seeds = self.plan.seeds if number == 0 else self.plan.seeds[: self.plan.other_seeds]
             self.progress(f"check {case.name}", number, len(chosen))
+            self.pool = Pool()
             for seed in seeds:
                 if not self._one(case, seed):
                     return
+            if not self._structure(case, seeds):
+                return
+
+    def _structure(self, case: Case, seeds: tuple[int, ...]) -> bool:
+        """The structure of the case's errors over all its seeds; False for a wrong formula."""
+        more = [*self.plan.seeds[len(seeds) :], *(seeds[0] + n for n in range(1, 1 + _MORE_SEEDS))]
+        if self.pool.wants_more():
+            for seed in [s for s in more if s not in seeds][: max(0, _MORE_SEEDS - len(seeds))]:
+                if not self._one(case, seed):
+                    return False
+        mistakes = getattr(self.reference.module, "MISTAKES", {})
+        found = self.pool.finding(lambda: self._inputs(case, seeds[0]), seeds[0], mistakes)
+        if found is None:
+            return True
+        name = "error structure"
+        message = "" if found.outcome == "pass" else f"case {case.name}: {found.message}"
+        if name not in self.checks or found.outcome != "pass":
+            self.checks[name] = Check(name=name, outcome=found.outcome, message=message)
+        if found.outcome == "fail":
+            self.runs[-1] = self.runs[-1].model_copy(update={"status": "wrong", "message": message})
+        return found.outcome != "fail"
 
     def _one(self, case: Case, seed: int) -> bool:
         """One case under one seed; returns False when the rest would tell nothing new."""
@@ -154,8 +183,10 @@ class _Course:
             run = self._guards(
                 case, seed, run, results, seen.changed, seen.views, seen.expected
             )  # fmt: skip
+            self.pool.add(results[0]["output"], seen.expected, inputs, model)
         if run.status == "wrong":
             run = self._known_mistake(run, results[0], model, inputs)
+        self._history.last = results[0]["output"]
         run = self._history.explained(
             run, inputs, [want.truth for _, want in seen.expected],
             [[leaf for _, leaf in flatten(result["output"])] for result in results],
@@ -337,6 +368,10 @@ class _Course:
             return self._seen(case, failed.seed, False, 1).run.status != "pass"
 
         return smallest.after(failed, self.runs, self.reference, fails)
+
+    def fingerprint(self) -> str:
+        """Of the last output."""
+        return fingerprint(flatten(self._history.last))
 
     def skipped(self) -> str:
         return "; ".join(c.message for c in self.checks.values() if c.outcome == "skip")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import dataclasses
+import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -33,6 +35,7 @@ class History:
     """The runs of a candidate so far, for the words on the one that fails."""
 
     def __init__(self) -> None:
+        self.last: Any = None  # the output of the latest call
         self._past: list[_Past] = []
         self._first: _Past | None = None
 
@@ -101,6 +104,15 @@ class History:
             f"It fails only for large values: the largest input is {largest:.4g}, where it passed "
             f"at most {max(seen):.4g}: look for overflow, cancellation or a missing maximum"
         )
+
+
+def fingerprint(leaves: Sequence[tuple[str, Any]]) -> str:
+    """A hash of the bits of all tensors among the named ``leaves``; "" where there is none."""
+    tensors = [t.detach().cpu().contiguous() for _, t in leaves if isinstance(t, torch.Tensor)]
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(ctypes.string_at(tensor.data_ptr(), tensor.numel() * tensor.element_size()))
+    return digest.hexdigest()[:32] if tensors else ""
 
 
 def _repeats(outputs: Sequence[Sequence[Any]], truths: Sequence[Any]) -> str:

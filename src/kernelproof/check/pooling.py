@@ -1,0 +1,136 @@
+"""The structure of a case's errors: which outputs are pooled, what mistakes they resemble."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from kernelproof.check.compare import Expected
+from kernelproof.check.oracle import float64, lift
+from kernelproof.check.reference import ReferenceModel, flatten, to_device
+from kernelproof.check.structure import (
+    MIN_GROUPS,
+    Finding,
+    Hint,
+    Structure,
+    counting_hints,
+    hint_of,
+)
+
+# Values that an `eps` has in one place or another.
+_EPS = (0.0, 1e-12, 1e-10, 1e-8, 1e-7, 1.1920929e-07, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
+
+
+class Pool:
+    """The floating outputs of one case, run by run."""
+
+    def __init__(self) -> None:
+        self._model: ReferenceModel | None = None
+        self._outputs: dict[str, Structure] = {}
+        self._hints: dict[str, list[Hint]] = {}
+
+    def add(
+        self, output: Any, expected: list[tuple[str, Expected]], inputs: list[Any],
+        model: ReferenceModel,
+    ) -> None:  # fmt: skip
+        """One run that passed: its output, what it should be, and what it came from."""
+        self._model = model
+        for (name, got), (_, want) in zip(flatten(output), expected, strict=True):
+            value = want.value
+            if not isinstance(value, torch.Tensor) or not value.numel():
+                continue
+            if not value.is_floating_point() and not value.is_complex():
+                continue
+            if name not in self._outputs:
+                real = torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
+                self._outputs[name] = Structure(real.dtype, depth(inputs, model))
+            self._outputs[name].add(got.to(value.device), value, want.truth)
+
+    def wants_more(self) -> bool:
+        """Whether something stands out that more runs would make certain."""
+        found = [(s, s.finding()) for s in self._outputs.values()]
+        return any(f and f.outcome != "pass" and s.runs < MIN_GROUPS for s, f in found)
+
+    def finding(
+        self, draw: Callable[[], list[Any]], seed: int, mistakes: dict[str, Callable[..., Any]]
+    ) -> Finding | None:
+        """The gravest finding over the outputs; None where there was too little to tell.
+
+        A failure that rests on too few runs is a note.
+
+        Args:
+            draw: makes the case's inputs again; called where something stands out.
+            seed: of those inputs.
+            mistakes: words -> function of the inputs that makes this mistake.
+        """
+        gravest = None
+        for name, structure in self._outputs.items():
+            found = structure.finding()
+            if found is not None and found.outcome != "pass":
+                if not self._hints and self._model is not None:
+                    self._hints = _known(self._model, draw(), seed, mistakes)
+                hints = self._hints.get(name, [])
+                found = structure.finding(hints)
+            if found is None:
+                continue
+            outcome = found.outcome if found.certain or found.outcome != "fail" else "note"
+            rank = ("pass", "note", "fail").index
+            if gravest is None or rank(outcome) > rank(gravest.outcome):
+                gravest = Finding(outcome, f"{name}: {found.message}")
+        return gravest
+
+
+def depth(inputs: list[Any], model: ReferenceModel) -> int:
+    """An upper limit of how many terms a matrix product here sums: the longest axis, or all but the
+    first axis of a weight (convolutions)."""
+    weights = list(model.model.state_dict().values())
+    tensors = [t for t in tree_leaves(inputs) if isinstance(t, torch.Tensor)] + weights
+    longest: list[int] = [n for t in tensors for n in t.shape]
+    filters = [t[0].numel() for t in weights if t.dim() > 2 and t.numel()]
+    return max(1, *longest, *filters) if longest else 1
+
+
+def _known(
+    model: ReferenceModel, inputs: list[Any], seed: int, mistakes: dict[str, Callable[..., Any]]
+) -> dict[str, list[Hint]]:
+    """What known mistakes would do to each output, from one draw of the inputs."""
+    value, truth = flatten(model.run(inputs, seed)[0]), flatten(model.truth(inputs, seed))
+    tensors = [t for t in tree_leaves(inputs) if isinstance(t, torch.Tensor)]
+    sizes = {n for t in [*tensors, *(v for _, v in value)] for n in getattr(t, "shape", ())}
+    hints = {name: counting_hints(sizes) for name, _ in value}
+    for words, other in _slips(model, inputs, seed, mistakes):
+        leaves = flatten(other)
+        if len(leaves) != len(value):
+            continue
+        for (name, own), (_, exact), (_, leaf) in zip(value, truth, leaves, strict=True):
+            if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
+                hint = hint_of(words, leaf.double(), own, exact, own.dtype)
+                hints[name] += [hint] if hint else []
+    return hints
+
+
+def _slips(
+    model: ReferenceModel, inputs: list[Any], seed: int, mistakes: dict[str, Callable[..., Any]]
+) -> Iterator[tuple[str, Any]]:
+    """Words -> the output that a known mistake gives, in float64."""
+    for module in model.exact.modules():
+        for attribute, own in list(vars(module).items()):
+            if "eps" not in attribute or not isinstance(own, float):
+                continue
+            for other in _EPS:
+                if other != own:
+                    setattr(module, attribute, other)
+                    try:
+                        yield f"{attribute} = {other:.2g} for {own:.2g}", model.truth(inputs, seed)
+                    finally:
+                        setattr(module, attribute, own)
+    for words, slip in mistakes.items():
+        yield words, _slipped(slip, inputs, model)
+
+
+def _slipped(slip: Callable[..., Any], inputs: list[Any], model: ReferenceModel) -> Any:
+    with float64():
+        return slip(*lift(to_device(inputs, model.device)))
