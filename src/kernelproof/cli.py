@@ -77,6 +77,10 @@ def check(
     size: SizeOpt = None,
     shrink: ShrinkOpt = None,
     timeout: TimeoutOpt = 60.0,
+    repro: Annotated[
+        Path | None,
+        typer.Option(help="Where it fails, write a script in plain PyTorch that shows it."),
+    ] = None,
     store: StoreOpt = None,
 ) -> None:
     """Build a candidate and check that it computes the same function."""
@@ -84,7 +88,7 @@ def check(
         device=device, seeds=seeds, seed=seed, cases=tuple(case or ()), max_bytes=max_bytes,
         call_timeout=timeout, sizes=_sizes(size), shrink_to=shrink,
     )  # fmt: skip
-    _finish(_judge(problem, candidate, False, options), json_, store)
+    _finish(_judge(problem, candidate, False, options), json_, store, repro)
 
 
 @app.command()
@@ -278,14 +282,19 @@ def _judge(problem: str, candidate: str, timed: bool, options: Options) -> Recor
         return pipeline.judge(problem, candidate, timed=timed, options=options, progress=progress)
 
 
-def _finish(record: Record, json_: bool, store: str | None) -> None:
+def _finish(record: Record, json_: bool, store: str | None, repro: Path | None = None) -> None:
     from kernelproof.report import detail
 
     _keep([record], store)
+    if repro is not None and record.reproducer:
+        repro.write_text(record.reproducer)
     if json_:
         _print_json(_as_json(record))
     else:
         print(detail(record))
+        if record.reproducer:
+            shown = f"python {repro}" if repro else "the same with --repro FILE writes a script"
+            print(f"show it  {shown} (plain PyTorch, exits with 1 until the candidate is right)")
     raise typer.Exit(0 if record.status == "pass" else 1)
 
 

@@ -90,19 +90,22 @@ def judge(
         timing = None
         if timed and verdict.status == "pass":
             timing = _time(reference, subject, seeds, device, options, progress)
-    from kernelproof import environment
+    from kernelproof import environment, reproducer
 
+    portable = _portable(found, "path", "folder")
+    source = Path(reference.problem.path).read_text()
     return Record(
         id=uuid.uuid4().hex,
         created=datetime.datetime.now(datetime.timezone.utc),
         problem=_portable(reference.problem, "path"),
-        candidate=_portable(found, "path", "folder"),
+        candidate=portable,
         build=subject.build(verdict),
         verdict=verdict,
         timing=timing,
         environment=environment.capture(),
         seed=master,
         seeds=seeds,
+        reproducer=reproducer.script(reference.problem, source, portable, verdict, seeds),
     )
 
 

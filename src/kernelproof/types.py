@@ -155,7 +155,12 @@ class Run(Frozen):
 
 
 class Verdict(Frozen):
-    """Is it the same function? ``proof`` and ``compat`` are the two verdicts of docs/verdict.md."""
+    """Is it the same function? ``proof`` and ``compat`` are the two verdicts of docs/verdict.md.
+
+    ``smallest``: the sizes of the smallest case found to fail. ``failing``: case and seed of the
+    call that decided, also where it gave no run because it broke. ``fingerprint``: hash of the
+    bits of the last run's outputs, by which a reproducer knows them again.
+    """
 
     status: Status
     proof: bool
@@ -170,6 +175,9 @@ class Verdict(Frozen):
     looks_like: str = ""
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
+    smallest: Case | None = None
+    failing: tuple[str, int] | None = None
+    fingerprint: str = ""
 
     @model_validator(mode="after")
     def _pass_means_proof(self) -> Verdict:
@@ -251,7 +259,8 @@ class Environment(Frozen):
 class Record(Frozen):
     """One judgement, complete. Cannot hold a timing without a passing verdict.
 
-    ``seed`` is what `--seed` takes to draw ``seeds``, those of the inputs, again.
+    ``seed`` is what `--seed` takes to draw ``seeds``, those of the inputs, again. ``reproducer``:
+    for a candidate that failed, the text of a script in plain PyTorch that shows it.
     """
 
     id: str
@@ -264,6 +273,7 @@ class Record(Frozen):
     environment: Environment
     seed: int = 0
     seeds: tuple[int, ...] = ()
+    reproducer: str = ""
 
     @model_validator(mode="after")
     def _no_time_without_proof(self) -> Record:

@@ -41,10 +41,10 @@ def test_a_rounded_truth_passes(truth) -> None:
         (lambda t: t.double(), "dtype torch.float64, expected torch.float32"),
         (lambda t: Foreign("my.LazyTensor"), "my.LazyTensor, expected exactly torch.Tensor"),
         (lambda t: t * 2, "2 times the expected value"),
-        (lambda t: -t, "sign is flipped"),
+        (lambda t: -t, "with the sign flipped"),
         (lambda t: t * 0, "very element is zero"),
         (lambda t: t.roll(1, 1), "hifted along axis 1: index i holds what belongs at i-1"),
-        (lambda t: t.index_fill(0, torch.tensor([3]), math.nan), "NaN (only axis 0 index 3 of 8)"),
+        (lambda t: t.index_fill(0, torch.tensor([3]), math.nan), "NaN (only at index 3 (of 8) of"),
         (lambda t: t + torch.eye(8, 16) * (torch.arange(16) == 5), "lie together"),
     ],
 )
@@ -56,7 +56,7 @@ def test_a_failure_says_what_it_looks_like(truth, change, words: str) -> None:
 
 def test_swapped_axes_are_named() -> None:
     truth = torch.randn(6, 6, dtype=torch.float64)
-    assert pattern(truth.T, truth, truth != truth.T) == "axes 0 and 1 are swapped"
+    assert pattern(truth.T, truth, truth != truth.T).startswith("axes 0 and 1 are swapped")
 
 
 def test_nan_and_inf_only_where_the_reference_has_them(truth) -> None:

@@ -73,7 +73,10 @@ def test_it_stops_at_the_first_failure_and_names_the_slip(reference) -> None:
     verdict = judged(reference, lambda x, call: x * 2)
     assert verdict.status == "wrong" and len(verdict.runs) == 1
     assert "0.8 times the expected value" in verdict.message
-    assert verdict.message.endswith("It looks as if the factor is two")
+    assert "It looks as if the factor is two" in verdict.message
+    assert verdict.message.endswith(". Smallest failing case: n=1")
+    assert verdict.smallest is not None and verdict.smallest.sizes == {"n": 1}
+    assert verdict.failing == ("default", 1)
 
 
 @pytest.mark.parametrize(

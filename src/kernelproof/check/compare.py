@@ -96,6 +96,7 @@ def _compare_exact(name: str, got: torch.Tensor, expected: Expected) -> OutputVe
     if not wrong:
         return base.model_copy(update={"passed": True, "compat": bool((got == value).all())})
     index = _unravel(int(off.flatten().to(torch.uint8).argmax()), value.shape)
+    words = pattern(got.to(torch.float64), value.to(torch.float64), off)
     return base.model_copy(
         update={
             "wrong": wrong,
@@ -103,7 +104,8 @@ def _compare_exact(name: str, got: torch.Tensor, expected: Expected) -> OutputVe
             "worst_got": float(got[index]),
             "worst_expected": float(value[index]),
             "message": f"{wrong} of {value.numel()} integers differ, first at {list(index)}: "
-            f"{got[index].item()} instead of {value[index].item()}",
+            f"{got[index].item()} instead of {value[index].item()}"
+            + (f". {words[0].upper()}{words[1:]}" if words else ""),
         }
     )
 

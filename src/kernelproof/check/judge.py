@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch.utils._pytree import tree_leaves
 
-from kernelproof.check import budget
+from kernelproof.check import budget, smallest
 from kernelproof.check.compare import Expected, compare
 from kernelproof.check.expected import DRAWS, expect
+from kernelproof.check.explain.history import History, fingerprint
 from kernelproof.check.pooling import Pool
 from kernelproof.check.reference import ReferenceModel, flatten, identical, to_device
 from kernelproof.errors import CandidateError, ProblemError
@@ -79,6 +80,10 @@ def check(
         status, message = failed.status, failed.message
     if status == "pass" and not course.runs:
         status, message = "unsupported", "no case could be run: " + course.skipped()
+    at, prints = course.at, "" if status == "pass" else course.fingerprint()
+    found = course.smallest(failed) if status == "wrong" and failed is not None else None
+    if found is not None:
+        message += ". " + smallest.describe(found, reference)
     outputs = [output for run in course.runs for output in run.outputs]
     return Verdict(
         status=status,  # type: ignore[arg-type]
@@ -94,7 +99,23 @@ def check(
         looks_like=next((o.looks_like for o in outputs if o.looks_like), ""),
         notes=tuple(course.notes),
         seconds=time.perf_counter() - started,
+        smallest=found,
+        failing=None if status == "pass" else at,
+        fingerprint=prints,
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Seen:
+    """One call: what came back, what should have, and the judgement of the values."""
+
+    run: Run
+    results: Any
+    inputs: list[Any]
+    model: ReferenceModel
+    expected: list[tuple[str, Expected]]
+    changed: list[int]
+    views: bool
 
 
 class _Course:
@@ -112,6 +133,8 @@ class _Course:
         self._key: Any = None
         self._constructed = False
         self._model: ReferenceModel | None = None
+        self._history = History()
+        self.at: tuple[str, int] | None = None
 
     def run(self) -> None:
         problem = self.reference.problem
@@ -153,13 +176,35 @@ class _Course:
         """One case under one seed; returns False when the rest would tell nothing new."""
         if self._too_large(case):
             return True
+        first = not self.runs
+        seen = self._seen(case, seed, first, 3 if first else 1)
+        run, results, inputs, model = seen.run, seen.results, seen.inputs, seen.model
+        if run.status == "pass":
+            run = self._guards(
+                case, seed, run, results, seen.changed, seen.views, seen.expected
+            )  # fmt: skip
+            self.pool.add(results[0]["output"], seen.expected, inputs, model)
+        if run.status == "wrong":
+            run = self._known_mistake(run, results[0], model, inputs)
+        self._history.last = results[0]["output"]
+        run = self._history.explained(
+            run, inputs, [want.truth for _, want in seen.expected],
+            [[leaf for _, leaf in flatten(result["output"])] for result in results],
+            lambda: self.subject.call(inputs, seed, False, 2),
+        )  # fmt: skip
+        self.runs.append(run)
+        self.notes += [note for note in model.notes if note not in self.notes]
+        return run.status == "pass"
+
+    def _seen(self, case: Case, seed: int, first: bool, repeats: int) -> _Seen:
+        """Reference and candidate on one case under one seed, and the judgement of the values."""
         inputs = self._inputs(case, seed)
         model = self._prepared(case, self.plan.seeds[0])
         # The reference goes first: where it does not run, the candidate is not to blame.
         value, changed, views = self._guarded(case, lambda: model.run(inputs, seed))
+        self.at = (case.name, seed)
         self._construct(case)
-        first = not self.runs
-        results = self.subject.call(inputs, seed, True, 3 if first else 1)
+        results = self.subject.call(inputs, seed, True, repeats)
         expected = expect(model, inputs, seed, value, 1, first)
         run = self._judge(case, seed, results[0], expected)
         if any(output.figures is not None for output in run.outputs if not output.passed):
@@ -167,14 +212,7 @@ class _Course:
             # few numbers. Before a candidate is called wrong, the response is measured properly.
             expected = expect(model, inputs, seed, value, DRAWS, first)
             run = self._judge(case, seed, results[0], expected)
-        if run.status == "pass":
-            run = self._guards(case, seed, run, results, changed, views, expected)
-            self.pool.add(results[0]["output"], expected, inputs, model)
-        if run.status == "wrong":
-            run = self._known_mistake(run, results[0], model, inputs)
-        self.runs.append(run)
-        self.notes += [note for note in model.notes if note not in self.notes]
-        return run.status == "pass"
+        return _Seen(run, results, inputs, model, expected, changed, views)
 
     def _too_large(self, case: Case) -> bool:
         """Whether the case's inputs exceed the limit; then it is listed as left out."""
@@ -322,6 +360,18 @@ class _Course:
             if len(got) == len(other) and all(_near(a, b) for a, b in zip(got, other, strict=True)):
                 return run.model_copy(update={"message": f"{run.message}. It looks as if {words}"})
         return run
+
+    def smallest(self, failed: Run) -> Case | None:
+        """The smallest case that fails by its values as ``failed`` did, if any is smaller."""
+
+        def fails(case: Case) -> bool:
+            return self._seen(case, failed.seed, False, 1).run.status != "pass"
+
+        return smallest.after(failed, self.runs, self.reference, fails)
+
+    def fingerprint(self) -> str:
+        """Of the last output."""
+        return fingerprint(flatten(self._history.last))
 
     def skipped(self) -> str:
         return "; ".join(c.message for c in self.checks.values() if c.outcome == "skip")
