@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 _SMALLEST = 2
+# A file with many constants is tried at no more sizes than this.
+_VARIATIONS = 16
 
 
 def with_sizes(source: str, sizes: Mapping[str, int]) -> ast.Module:
@@ -80,6 +82,30 @@ def shrink(
             else:
                 stuck.add(largest)
     return sizes
+
+
+def variations(
+    source: str, values: Mapping[str, Any], runs: Callable[[dict[str, int]], bool]
+) -> list[dict[str, int]]:
+    """Other values for the size constants, one constant at a time and then all, at which the
+    reference ``runs``: one (a batch or a sequence of one), and an odd number below the present one,
+    which is no multiple of a tile.
+    """
+    constants = size_constants(source, values)
+    odd = {name: _odd_below(value) for name, value in constants.items()}
+    trials = [{name: value} for name in constants for value in (1, odd[name])]
+    if len(constants) > 1:
+        trials.append(odd)
+    found: list[dict[str, int]] = []
+    for trial in trials[:_VARIATIONS]:
+        if trial not in found and runs(trial):
+            found.append(trial)
+    return found
+
+
+def _odd_below(value: int) -> int:
+    """An odd number from half of ``value`` to ``value``, one past a multiple of 32 where it can."""
+    return value // 2 // 32 * 32 + 33 if value > 66 else max(1, value - 1 - value % 2)
 
 
 def _bound(statement: ast.stmt) -> set[str]:

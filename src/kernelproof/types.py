@@ -19,6 +19,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, mo
 Status = Literal["pass", "wrong", "cheat", "compile_error", "crash", "timeout", "unsupported"]
 Outcome = Literal["pass", "fail", "note", "skip"]
 Evidence = Literal["device", "emulated", "interpreted", "compiled", "cpu", "none"]
+# How much is checked beyond the declared cases; see docs/verdict.md.
+Level = Literal["quick", "default", "thorough"]
 Comparison = Literal["FASTER", "SAME", "SLOWER", "UNCLEAR"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
@@ -12,9 +13,10 @@ from torch.utils._pytree import tree_leaves
 
 from kernelproof.check import budget
 from kernelproof.check.compare import Expected, compare
+from kernelproof.check.matrix import Matrix
 from kernelproof.check.reference import ReferenceModel, flatten, to_device, working_name
 from kernelproof.errors import CandidateError, ProblemError
-from kernelproof.types import Case, Check, Evidence, Progress, Run, Verdict, silent
+from kernelproof.types import Case, Check, Evidence, Level, Progress, Run, Verdict, silent
 
 if TYPE_CHECKING:
     from kernelproof.problem import Reference
@@ -29,12 +31,13 @@ class Subject(Protocol):
 
     def construct(
         self, args: list[Any], kwargs: dict[str, Any], seed: int, state: dict[str, torch.Tensor]
-    ) -> None:
-        """Make a ModelNew with these arguments and weights ready for `call`."""
+    ) -> str | None:
+        """Make a ModelNew with these arguments and weights ready for `call`; returns how the
+        weights matched, where that is known."""
 
     def call(self, inputs: list[Any], seed: int, poison: bool, repeats: int) -> Any:
-        """Run it; one dict a run with ``output``, ``mutated``, ``views_input``, ``reused`` and
-        ``devices``."""
+        """Run it; one dict a run with ``output``, ``mutated``, ``overrun``, ``views_input``,
+        ``reused`` and ``devices``."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +46,9 @@ class Plan:
 
     ``seeds``: for the first case; the others take the first ``other_seeds`` of them. ``cases``:
     names to run, all when empty. ``max_bytes``: cases with larger inputs are left out, and that is
-    said.
+    said. ``level``: "quick" runs the declared cases only, "default" adds families and layouts of
+    the first case, "thorough" those of every case and other sizes. ``extra_seconds``: no new
+    variant of a case after this time.
     """
 
     seeds: tuple[int, ...]
@@ -52,6 +57,8 @@ class Plan:
     other_seeds: int = 2
     cases: tuple[str, ...] = ()
     max_bytes: int | None = None
+    level: Level = "quick"
+    extra_seconds: float = math.inf
 
 
 def check(
@@ -72,7 +79,8 @@ def check(
         course.run()
     except CandidateError as error:
         status, message, detail = error.status, error.message, error.detail
-    failed = next((run for run in course.runs if run.status != "pass"), None)
+    runs = (*course.runs, *course.extra)
+    failed = next((run for run in runs if run.status != "pass"), None)
     if status == "pass" and failed is not None:
         status, message = failed.status, failed.message
     if status == "pass" and not course.runs:
@@ -87,7 +95,7 @@ def check(
         limit=budget.LIMIT,
         message=message,
         detail=detail,
-        runs=tuple(course.runs),
+        runs=runs,
         checks=tuple(course.checks.values()),
         looks_like=next((o.looks_like for o in outputs if o.looks_like), ""),
         notes=tuple(course.notes),
@@ -95,7 +103,7 @@ def check(
     )
 
 
-class _Course:
+class _Course(Matrix):
     def __init__(
         self, reference: Reference, subject: Subject, plan: Plan, progress: Progress
     ) -> None:
@@ -104,6 +112,8 @@ class _Course:
         self.plan = plan
         self.progress = progress
         self.runs: list[Run] = []
+        # Beyond the declared cases: not part of the compat verdict, which others publish too.
+        self.extra: list[Run] = []
         self.notes: list[str] = []
         self.checks: dict[str, Check] = {}
         self._key: Any = None
@@ -123,6 +133,12 @@ class _Course:
             for seed in seeds:
                 if not self._one(case, seed):
                     return
+        beyond = {"quick": 0, "default": 1, "thorough": len(chosen)}[self.plan.level]
+        for case in chosen[:beyond]:
+            if not self._too_large(case) and not self._variants(case, self.plan.seeds[0]):
+                return
+        if self.plan.level == "thorough" and not self.plan.cases:
+            self._other_sizes()
 
     def _one(self, case: Case, seed: int) -> bool:
         """One case under one seed; returns False when the rest would tell nothing new."""
@@ -190,10 +206,15 @@ class _Course:
     def _construct(self, case: Case) -> None:
         """Make the candidate for the present reference model, once."""
         if not self._constructed:
-            assert self._model is not None
-            args, kwargs = self.reference.init_args(case)
-            self.subject.construct(args, kwargs, self.plan.seeds[0], self._model.state())
+            self._reconstruct(case)
             self._constructed = True
+
+    def _reconstruct(self, case: Case) -> str:
+        """Make the candidate with the reference model's present weights; how they matched."""
+        assert self._model is not None
+        args, kwargs = self.reference.init_args(case)
+        how = self.subject.construct(args, kwargs, self.plan.seeds[0], self._model.state())
+        return how or ""
 
     def _guarded(self, case: Case, run: Callable[[], Any]) -> Any:
         """Errors of the reference are the problem's fault, not the candidate's."""
@@ -216,10 +237,11 @@ class _Course:
         value: Any,
         draws: int,
         first: bool,
+        by_row: bool = False,
     ) -> list[tuple[str, Expected]]:
         """What each output should be, with the response averaged over ``draws`` perturbations."""
         truth = flatten(model.truth(inputs, seed))
-        moved = [flatten(model.perturbed(inputs, seed, draw)) for draw in range(draws)]
+        moved = [flatten(model.perturbed(inputs, seed, draw, by_row)) for draw in range(draws)]
         rounded = {
             name: flatten(model.in_precision(inputs, seed, name))
             for name in (("tf32", "bf16", "fp16") if first else ())
@@ -271,6 +293,12 @@ class _Course:
         run = self._guard(
             run, "inputs unchanged", not mutated,
             f"case {case.name}: input {mutated} was changed by the call",
+        )  # fmt: skip
+        beyond = result.get("overrun", [])
+        run = self._guard(
+            run, "no write outside inputs", not beyond,
+            f"case {case.name}: the call wrote outside "
+            + ", ".join(f"input {i} ({words})" for i, words in beyond),
         )  # fmt: skip
         # Where the reference itself answers with a view (a reshape, an in-place op), so may others.
         views = [] if may_view else result["views_input"]
