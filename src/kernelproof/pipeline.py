@@ -39,7 +39,7 @@ _Value = TypeVar("_Value", Problem, Candidate)
 # Languages whose kernels run on the CPU even where there is a GPU.
 _CPU_LANGUAGES = ("cpp-c", "cpp-stable", "cpp-inline")
 # Families and layouts at the default level end after this time; only large problems come near it.
-_EXTRA_SECONDS = 30.0
+_EXTRA_SECONDS = 60.0
 _FLOOR = Path(__file__).parent / "timing" / "floor.py"
 
 

@@ -233,8 +233,9 @@ def _constant_rows(x: torch.Tensor, draw: torch.Generator) -> torch.Tensor | Non
         return None
     # Eighths: a sum of many of them is exact in any order, so that a mean is the number itself.
     one = (x[..., :1] * 8).round() / 8
-    rows: torch.Tensor = torch.where(one == 0, torch.full_like(one, 0.125), one)
-    return rows.expand(x.shape).contiguous()
+    rows = torch.where(one == 0, torch.full_like(one, 0.125), one).expand(x.shape)
+    made: torch.Tensor = rows.contiguous()
+    return made
 
 
 def _with_nan(x: torch.Tensor, draw: torch.Generator) -> torch.Tensor | None:
@@ -254,7 +255,7 @@ def _resampled(x: torch.Tensor, draw: torch.Generator) -> torch.Tensor | None:
     steps = x.to(torch.int64).diff(dim=-1)
     if bool((steps >= 0).all()) or bool((steps <= 0).all()):
         return None
-    values = torch.unique(x)
+    values: torch.Tensor = torch.unique(x)
     if values.numel() == x.numel():
         return x.flatten()[torch.randperm(x.numel(), generator=draw)].view(x.shape)
     made = values[torch.randint(values.numel(), (x.numel(),), generator=draw)]
