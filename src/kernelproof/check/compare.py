@@ -118,11 +118,11 @@ def _compare_floating(
     compat = bool(torch.allclose(got, value, atol=atol, rtol=rtol, equal_nan=True))
     wide, own = got.to(torch.float64), value.to(torch.float64)
     # Where the working precision overflows, or the oracle does, the reference is the truth.
-    odd = ~torch.isfinite(own) | ~torch.isfinite(expected.truth)
+    finite = torch.isfinite(own)
+    odd = ~finite | ~torch.isfinite(expected.truth)
     truth = torch.where(odd, own, expected.truth)
     matches = (wide == own) | (wide.isnan() & own.isnan())
-    stray = (odd & ~torch.isfinite(own) & ~matches) | (~torch.isfinite(wide) & torch.isfinite(own))
-    finite = torch.isfinite(own)
+    stray = (odd & ~finite & ~matches) | (~torch.isfinite(wide) & finite)
     excess = budget.excess(
         torch.where(finite, wide, 0.0),
         torch.where(finite, truth, 0.0),

@@ -17,6 +17,7 @@ from kernelproof.check.matrix import Matrix, Seen, off_by_values
 from kernelproof.check.plan import Plan, Subject
 from kernelproof.check.pooling import Pool
 from kernelproof.check.reference import ReferenceModel, flatten, to_device
+from kernelproof.check.seeding import seed_all
 from kernelproof.errors import ProblemError
 from kernelproof.types import Call, Case, Check, Progress, Run
 
@@ -162,7 +163,7 @@ class Course(Matrix):
         return size > limit
 
     def _inputs(self, case: Case, seed: int) -> list[Any]:
-        torch.manual_seed(seed)
+        seed_all(seed)
         return self._guarded(case, lambda: self.reference.inputs(case))  # type: ignore[no-any-return]
 
     def _prepared(self, case: Case, seed: int) -> ReferenceModel:

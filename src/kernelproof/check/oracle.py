@@ -75,6 +75,12 @@ class Float64Mode(TorchDispatchMode):
         # one float64 twin, so that writes into it are seen by later reads.
         self._twins: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # True, torch's default, wraps the method below such that its first call imports all of
+        # torch._dynamo, which takes longer than most checks. Nothing here is ever compiled.
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         random, product = _kind(func)

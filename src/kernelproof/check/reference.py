@@ -11,6 +11,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from kernelproof.check.oracle import Rounding, float64, lift, round_to
+from kernelproof.check.seeding import seed_all
 
 # Name of the precision that a working dtype has by itself.
 _OWN_NAME = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
@@ -47,7 +48,7 @@ class ReferenceModel:
         whether its output shares memory with an input."""
         given = to_device(inputs, self.device)
         kept = to_device(inputs, self.device)
-        torch.manual_seed(seed)
+        seed_all(seed)
         with torch.no_grad():
             output = self.model(*given)
         changed = [i for i, (a, b) in enumerate(zip(kept, given, strict=True)) if not _equal(a, b)]
@@ -59,7 +60,7 @@ class ReferenceModel:
         """Output in float64."""
         given = lift(to_device(inputs, self.device))
         with float64(operands) as mode:
-            torch.manual_seed(seed)
+            seed_all(seed)
             output = self.exact(*given)
         for note in mode.notes:
             if note not in self.notes:
@@ -102,7 +103,7 @@ class ReferenceModel:
         given = tree_map(nudge, to_device(inputs, self.device))
         weights = {name: nudge(t) for name, t in self.model.state_dict().items()}
         with self._with_weights(weights), float64():
-            torch.manual_seed(seed)
+            seed_all(seed)
             return self.exact(*given)
 
     def in_precision(self, inputs: list[Any], seed: int, name: str) -> Any:
@@ -161,7 +162,7 @@ def construct(
     factory: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], seed: int, device: str
 ) -> Any:
     """``factory(*args, **kwargs)`` under ``seed``, on ``device``, in eval mode."""
-    torch.manual_seed(seed)
+    seed_all(seed)
     model = factory(*copy.deepcopy(args), **copy.deepcopy(kwargs))
     return model.to(device).eval()
 

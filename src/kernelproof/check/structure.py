@@ -50,9 +50,14 @@ class Estimate:
 
 
 class Regression:
-    """Signed error on one regressor, through the origin; summed run by run."""
+    """Signed error on one regressor, through the origin; summed run by run.
 
-    def __init__(self) -> None:
+    Args:
+        by_index: also keep what `outliers` needs.
+    """
+
+    def __init__(self, by_index: bool = False) -> None:
+        self._by_index = by_index
         self._rows: list[torch.Tensor] = []  # per run (2, 2, rows): moment, half of the row
         self._axes: list[torch.Tensor] = []  # per axis (2, n): moments, over all runs
         self._squares: list[torch.Tensor] = []  # per axis (3, n): for the noise of each index
@@ -66,12 +71,11 @@ class Regression:
         flat = moments.reshape(2, -1, moments.shape[-1])
         self._rows.append(torch.stack([flat[..., i::2].sum(dim=-1) for i in (0, 1)], dim=1))
         self._sums.append(flat.sum(dim=(1, 2)))
-        axes = [_along(moments, axis) for axis in range(error.dim())]
-        squares = [_along_squared(moments, axis) for axis in range(error.dim())]
-        if self._axes:
-            axes = [a + b for a, b in zip(self._axes, axes, strict=True)]
-            squares = [a + b for a, b in zip(self._squares, squares, strict=True)]
-        self._axes, self._squares = axes, squares
+        axes = range(error.dim())
+        self._axes = _added(self._axes, [_along(moments, axis) for axis in axes])
+        if self._by_index:
+            squares = [_along_squared(moments, axis) for axis in axes]
+            self._squares = _added(self._squares, squares)
 
     def estimate(self) -> Estimate | None:
         """None where no grouping has enough members to know the noise."""
@@ -98,6 +102,10 @@ class Regression:
         aa, ab, bb = self._squares[axis]
         variance = (aa - 2 * slope * ab + slope.square() * bb).clamp(min=0)
         return slope, torch.where(known & (variance > 0), variance.sqrt() / safe, math.inf)
+
+
+def _added(sums: list[torch.Tensor], more: list[torch.Tensor]) -> list[torch.Tensor]:
+    return [a + b for a, b in zip(sums, more, strict=True)] if sums else more
 
 
 def _along(moments: torch.Tensor, axis: int) -> torch.Tensor:
@@ -161,7 +169,9 @@ class Structure:
     def __init__(self, dtype: torch.dtype, depth: int) -> None:
         self.dtype = dtype
         self.depth = depth
-        self._pairs = {name: (Regression(), Regression()) for name in _REGRESSORS}
+        self._pairs = {
+            name: (Regression(by_index=name == "scale"), Regression()) for name in _REGRESSORS
+        }
         self._seen: set[tuple[float, float]] = set()
 
     def add(self, got: torch.Tensor, value: torch.Tensor, truth: torch.Tensor) -> None:
