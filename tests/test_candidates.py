@@ -2,7 +2,7 @@
 
 A fixture is a file or folder ``<problem>__<what>`` in ``tests/candidates/right`` or ``wrong`` whose
 module has a constant ``EXPECT``; ``SAYS`` holds words that the message must have, ``LINE`` the line
-of the source that it must name. ``FINDING`` tells how today's verdict differs from the expected one;
+of the source that it must name. ``FINDING`` tells how the present verdict is not the expected one;
 the test then fails as soon as it no longer does.
 """
 

@@ -29,11 +29,13 @@ extern "C" void groupnorm_silu(const float* x, const float* w, const float* b, f
 #pragma omp parallel for
   for (int64_t g = 0; g < B * G; ++g) {
     const float* in = x + g * size;
-    float sum = 0.0f, squares = 0.0f;
-    for (int64_t i = 0; i < size; ++i) sum += in[i];
-    const float mean = sum / static_cast<float>(size);
-    for (int64_t i = 0; i < size; ++i) squares += (in[i] - mean) * (in[i] - mean);
-    const float rstd = 1.0f / std::sqrt(squares / static_cast<float>(size) + eps);
+    float sum[64] = {}, squares[64] = {};
+    for (int64_t i = 0; i < size; ++i) sum[i % 64] += in[i];
+    for (int i = 1; i < 64; ++i) sum[0] += sum[i];
+    const float mean = sum[0] / static_cast<float>(size);
+    for (int64_t i = 0; i < size; ++i) squares[i % 64] += (in[i] - mean) * (in[i] - mean);
+    for (int i = 1; i < 64; ++i) squares[0] += squares[i];
+    const float rstd = 1.0f / std::sqrt(squares[0] / static_cast<float>(size) + eps);
     for (int64_t i = 0; i < size; ++i) {
       const int64_t c = g % G * (C / G) + i / L;
       const float scale = rstd * w[c], shift = b[c] - mean * scale;

@@ -9,6 +9,7 @@ import torch.nn as nn
 from kernelproof.build import c_library
 
 EXPECT = "wrong"
+SAYS = ["every index but the first"]
 
 axpby = c_library([Path(__file__).with_name("kernel.cpp")]).axpby
 axpby.argtypes = [c_void_p] * 3 + [c_int64] * 3 + [c_float] * 2

@@ -9,6 +9,7 @@ import torch.nn as nn
 from kernelproof.build import c_library
 
 EXPECT = "wrong"
+SAYS = ["channels=2"]
 
 batchnorm_relu = c_library([Path(__file__).with_name("kernel.cpp")]).batchnorm_relu
 batchnorm_relu.argtypes = [c_void_p] * 6 + [c_int64] * 3 + [c_float]

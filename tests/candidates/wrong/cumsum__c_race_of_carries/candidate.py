@@ -9,6 +9,7 @@ import torch.nn as nn
 from kernelproof.build import c_library
 
 EXPECT = "wrong"
+SAYS = ["the start of a block", "what is carried from one block to the next"]
 
 scan = c_library([Path(__file__).with_name("kernel.cpp")]).scan
 scan.argtypes = [c_void_p] * 2 + [c_int64] * 2

@@ -9,6 +9,7 @@ import torch.nn as nn
 from kernelproof.build import c_library
 
 EXPECT = "wrong"
+SAYS = ["case grouped", "2 of 6 indices (1, 4) of axis 2"]
 
 attention = c_library([Path(__file__).with_name("kernel.cpp")]).attention
 attention.argtypes = [c_void_p] * 7 + [c_int64] * 7

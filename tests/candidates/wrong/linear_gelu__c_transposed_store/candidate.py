@@ -9,6 +9,7 @@ import torch.nn as nn
 from kernelproof.build import c_library
 
 EXPECT = "wrong"
+SAYS = ["swapped in storage", "strides of the store"]
 
 linear_gelu = c_library([Path(__file__).with_name("kernel.cpp")]).linear_gelu
 linear_gelu.argtypes = [c_void_p] * 4 + [c_int64] * 3

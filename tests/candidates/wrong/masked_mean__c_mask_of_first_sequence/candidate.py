@@ -9,6 +9,7 @@ import torch.nn as nn
 from kernelproof.build import c_library
 
 EXPECT = "wrong"
+SAYS = ["only at index 1..4", "of axis 0"]
 
 masked_mean = c_library([Path(__file__).with_name("kernel.cpp")]).masked_mean
 masked_mean.argtypes = [c_void_p] * 3 + [c_int64] * 3

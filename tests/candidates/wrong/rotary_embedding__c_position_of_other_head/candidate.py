@@ -9,6 +9,7 @@ import torch.nn as nn
 from kernelproof.build import c_library
 
 EXPECT = "wrong"
+SAYS = ["output[1]"]
 
 rotate = c_library([Path(__file__).with_name("kernel.cpp")]).rotate
 rotate.argtypes = [c_void_p] * 3 + [c_int64] * 4 + [c_float]

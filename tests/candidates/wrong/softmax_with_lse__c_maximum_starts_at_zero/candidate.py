@@ -9,6 +9,7 @@ import torch.nn as nn
 from kernelproof.build import c_library
 
 EXPECT = "wrong"
+SAYS = ["what normalises or scales each row", "padded elements"]
 
 softmax = c_library([Path(__file__).with_name("kernel.cpp")]).softmax
 softmax.argtypes = [c_void_p] * 3 + [c_int64] * 2
