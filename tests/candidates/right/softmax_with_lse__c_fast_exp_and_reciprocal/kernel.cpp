@@ -25,10 +25,11 @@ static inline float reciprocal(float x) {
 extern "C" void softmax(const float* x, float* p, float* lse, int64_t rows, int64_t columns) {
 #pragma omp parallel for
   for (int64_t r = 0; r < rows; ++r) {
-    float top = -INFINITY, total = 0.0f;
+    float top = -INFINITY, total = 0.0f, lane[64] = {};
     for (int64_t c = 0; c < columns; ++c) top = std::fmax(top, x[r * columns + c]);
     for (int64_t c = 0; c < columns; ++c)
-      total += p[r * columns + c] = fast_exp(x[r * columns + c] - top);
+      lane[c % 64] += p[r * columns + c] = fast_exp(x[r * columns + c] - top);
+    for (float part : lane) total += part;
     const float factor = reciprocal(total);
     for (int64_t c = 0; c < columns; ++c) p[r * columns + c] *= factor;
     lse[r] = top + std::log2(total) * 0.693147181f;
