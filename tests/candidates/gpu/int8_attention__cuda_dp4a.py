@@ -19,7 +19,7 @@ __device__ int packed(const signed char* bytes, int left) {
 extern "C" __global__ void attend(const signed char* q, const signed char* k, const signed char* v,
                                   const float* q_scale, const float* k_scale, const float* v_scale,
                                   float* out, int queries, int keys, int heads, int kv_heads,
-                                  int dim, bool causal) {
+                                  int dim, int causal) {
   extern __shared__ float weight[];  // (keys)
   const int lane = threadIdx.x;
   const int h = blockIdx.x % heads, t = blockIdx.x / heads % queries;
@@ -73,7 +73,7 @@ class ModelNew(nn.Module):
             return out
         kernel(
             q, k, v, q_scale.contiguous(), k_scale.contiguous(), v_scale.contiguous(), out,
-            queries, keys, heads, kv_heads, dim, self.causal,
+            queries, keys, heads, kv_heads, dim, int(self.causal),
             grid=batch * queries * heads, block=32, shared=4 * keys,
         )  # fmt: skip
         return out

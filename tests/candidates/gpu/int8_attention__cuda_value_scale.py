@@ -13,7 +13,7 @@ SOURCE = r"""
 extern "C" __global__ void attend(const signed char* q, const signed char* k, const signed char* v,
                                   const float* q_scale, const float* k_scale, float* out, int rows,
                                   int queries, int keys, int heads, int kv_heads, int dim,
-                                  bool causal) {
+                                  int causal) {
   const int row = blockIdx.x * blockDim.x + threadIdx.x;
   if (row >= rows) return;
   const int h = row % heads, t = row / heads % queries, b = row / heads / queries;
@@ -54,6 +54,6 @@ class ModelNew(nn.Module):
         if out.numel():
             kernel(
                 q, k, v, q_scale, k_scale, out, rows, queries, keys, heads, kv_heads, dim,
-                self.causal, grid=-(-rows // 64), block=64,
+                int(self.causal), grid=-(-rows // 64), block=64,
             )  # fmt: skip
         return out

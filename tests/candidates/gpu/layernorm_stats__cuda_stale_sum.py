@@ -6,6 +6,7 @@ import torch.nn as nn
 from kernelproof.cuda import Kernel
 
 EXPECT = "wrong"
+SAYS = ("only at index 32..39",)
 
 SOURCE = r"""
 extern "C" __global__ void normalise(const float* x, const float* weight, const float* bias,

@@ -6,6 +6,7 @@ import torch.nn as nn
 from kernelproof.cuda import Kernel
 
 EXPECT = "wrong"
+SAYS = ("case one_of_each", "very element is zero")
 
 SOURCE = r"""
 constexpr int TILE = 16;
