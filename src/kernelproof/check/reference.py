@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
+from kernelproof.check.accumulation import Serial
 from kernelproof.check.oracle import Rounding, float64, lift, round_to
 from kernelproof.check.seeding import seed_all
 
@@ -103,6 +104,14 @@ class ReferenceModel:
         given = tree_map(nudge, to_device(inputs, self.device))
         weights = {name: nudge(t) for name, t in self.model.state_dict().items()}
         with self._with_weights(weights), float64():
+            seed_all(seed)
+            return self.exact(*given)
+
+    def serial(self, inputs: list[Any], seed: int, number: int, unit: float) -> Any:
+        """The oracle's output with the error of plain serial sums in the precision of ``unit``
+        roundoff; see `accumulation`. ``number`` tells draws apart."""
+        given = lift(to_device(inputs, self.device))
+        with float64(serial=Serial(unit, seed + number)):
             seed_all(seed)
             return self.exact(*given)
 
