@@ -67,17 +67,17 @@ def repro_find(given: str) -> Path:
 
 
 def repro_copy(value: Any, device: str) -> Any:
-    """A deep copy on ``device`` with the strides kept on the CPU."""
+    """A deep copy on ``device`` with its strides, gaps and strides of 0 included."""
 
     def move(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):
             return copy.deepcopy(leaf)
-        if device != "cpu":
-            return leaf.to(device, copy=True)
         if leaf.is_contiguous() or leaf.layout is not torch.strided:
-            return leaf.clone()
-        empty = torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype)
-        return empty.copy_(leaf)
+            return leaf.to(device, copy=True)
+        empty = torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=device)
+        once = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in leaf.stride())
+        empty[once].copy_(leaf[once])
+        return empty
 
     return tree_map(move, value)
 

@@ -11,6 +11,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from kernelproof.check.oracle import Rounding, float64, lift, round_to
+from kernelproof.strides import copy_like
 
 # Name of the precision that a working dtype has by itself.
 _OWN_NAME = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
@@ -119,17 +120,10 @@ def working_name(dtype: torch.dtype) -> str:
 
 
 def to_device(value: Any, device: str) -> Any:
-    """A deep copy of ``value`` with its tensors on ``device``; strides are kept on the CPU."""
+    """A deep copy of ``value`` with its tensors on ``device``; strides are kept."""
 
     def move(leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor):
-            return leaf
-        if device != "cpu":
-            return leaf.to(device, copy=True)
-        if leaf.is_contiguous():
-            return leaf.clone()
-        empty = torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype)
-        return empty.copy_(leaf)
+        return copy_like(leaf, device) if isinstance(leaf, torch.Tensor) else leaf
 
     return tree_map(move, value)
 

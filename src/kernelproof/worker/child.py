@@ -28,6 +28,7 @@ from typing import Any
 
 from kernelproof.errors import CandidateError, CompileError, ContractError
 from kernelproof.importing import import_file
+from kernelproof.strides import copy_like
 from kernelproof.worker import wire
 from kernelproof.worker.sampling import Sampler
 
@@ -227,8 +228,7 @@ def _to_device(value: Any, device: str) -> Any:
 
     if isinstance(value, torch.Tensor):
         # A copy even on the CPU: a candidate that writes into it must not harm the next run.
-        moved = value.to(device, copy=True) if device != "cpu" else _clone(value)
-        return moved
+        return copy_like(value, device)
     if isinstance(value, (list, tuple)):
         return type(value)(_to_device(item, device) for item in value)
     if isinstance(value, dict):
@@ -241,12 +241,7 @@ def _clone(value: Any) -> Any:
     import torch
 
     if isinstance(value, torch.Tensor):
-        if value.is_contiguous() or value.layout is not torch.strided:
-            return value.clone()
-        copy = torch.empty_strided(
-            value.shape, value.stride(), dtype=value.dtype, device=value.device
-        )
-        return copy.copy_(value)
+        return copy_like(value, str(value.device))
     if isinstance(value, (list, tuple)):
         return type(value)(_clone(item) for item in value)
     if isinstance(value, dict):
