@@ -150,7 +150,7 @@ CASES: dict[str, dict[str, Any]] = {
     "grouped": {"batch": 1, "seq": 33, "heads": 6, "kv_heads": 2, "head_dim": 128},
     "decode": {"batch": 3, "seq": 1, "kv_seq": 203, "heads": 4, "kv_heads": 1},
     "more_queries_than_keys": {"batch": 1, "seq": 50, "kv_seq": 21, "heads": 2},
-    "signed_scales": {"seq": 40, "heads": 8, "scale_low": -0.025, "scale_high": 0.025},
+    "signed_scales": {"batch": 1, "seq": 30, "heads": 8, "scale_low": -0.025, "scale_high": 0.025},
     "zero_scales": {"batch": 1, "seq": 20, "scale_low": 0.0, "scale_high": 0.0},
     "appended": {"batch": 1, "seq": 13, "kv_seq": 39, "heads": 2},
     "two_of_five": {"batch": 1, "seq": 2, "kv_seq": 5, "heads": 1, "head_dim": 16},
