@@ -3,8 +3,8 @@
     z[b, t, c] = bias[c] + sum_{w < W} weight[c, w] * x[b, t - (W - 1) + w, c]
     y[b, t, c] = z * sigmoid(z)
 
-``x`` is (B, T, C), with channels last, and counts as 0 before t = 0; ``weight`` (C, W) and ``bias`` (C,) are arguments of
-``forward``. ``x`` is often a slice of the columns of a fused projection.
+``x`` is (B, T, C), with channels last, and counts as 0 before t = 0; ``weight`` (C, W) and ``bias``
+(C,) are arguments of ``forward``. ``x`` is often a slice of the columns of a fused projection.
 
 Traps for kernel writers:
 

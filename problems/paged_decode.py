@@ -6,8 +6,9 @@ Token s of sequence b lies in slot ``s % page`` of page ``table[b, s // page]``:
     y[b, h] = sum_s p[s] * v[s, g] * v_scale[g]
 
 with g = h // (Hq / Hkv). ``q`` is (B, Hq, D), ``k_cache`` and ``v_cache`` are int8 (pages, page,
-Hkv, D), ``k_scale`` and ``v_scale`` (Hkv,) fp32, ``table`` (B, most pages of a sequence) and ``lengths``
-(B,) int32. The result is (B, Hq, D) in the dtype of ``q``; an empty sequence gives zeros.
+Hkv, D), ``k_scale`` and ``v_scale`` (Hkv,) fp32, ``table`` (B, most pages of a sequence) and
+``lengths`` (B,) int32. The result is (B, Hq, D) in the dtype of ``q``; an empty sequence gives
+zeros.
 
 Traps for kernel writers:
 
