@@ -76,6 +76,13 @@ CASES = {
     "stale_states": {"lengths": (1, 1, 2, 1), "fresh": (0, 1, 2, 3), "stale": float("nan")},
     "many_sequences": {"lengths": (1,) * 70, "heads": 1, "key_dim": 3, "value_dim": 5},
     "carried_states_bf16": {"lengths": (32, 32), "fresh": (), "dtype": torch.bfloat16},
+    "wide_state_bf16": {
+        "lengths": (3,),
+        "heads": 1,
+        "key_dim": 192,
+        "value_dim": 384,
+        "dtype": torch.bfloat16,
+    },
 }
 
 

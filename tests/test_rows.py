@@ -15,7 +15,7 @@ COUNT = 58
 
 
 def named(cell: str) -> list[tuple[str, str]]:
-    """(problem, case) pairs of a cell such as ``p: a, b (a remark); q: c``; none for "none: ..."."""
+    """(problem, case) pairs of a cell such as ``p: a, b (a remark); q: c``; [] for "none: ..."."""
     if cell.startswith("none: "):
         return []
     bare = re.sub(r"\s*\([^)]*\)", "", cell)

@@ -41,7 +41,7 @@ LAYOUTS = ["transposed_weights", "sliced", "every_other_token", "expanded", "mod
 
 def inputs(seed: int = 0, dtype: torch.dtype = torch.float32, **sizes: Any) -> list[torch.Tensor]:
     torch.manual_seed(seed)
-    return problem.get_inputs(**{"dtype": dtype, **sizes})
+    return problem.get_inputs(**sizes, dtype=dtype)
 
 
 def relaid(operands: list[torch.Tensor], layout: str) -> list[torch.Tensor]:

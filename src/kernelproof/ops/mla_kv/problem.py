@@ -90,9 +90,6 @@ CASES: dict[str, dict[str, Any]] = {
     "huge_values": dict(batch=1, seq=10, model=70, rank=9, kv_heads=1, scale=1e30),
     "zero_rows": dict(batch=1, seq=20, model=40, rank=9, kv_heads=1, zero_rows=True),
     "row_strided": dict(batch=2, seq=10, model=70, rank=9, kv_heads=2, layout="columns"),
-    "row_strided_bf16": dict(
-        batch=2, seq=10, model=64, rank=16, kv_heads=2, layout="columns", dtype=torch.bfloat16
-    ),
     "long": dict(batch=2, seq=520, model=128, rank=64, kv_heads=4, head_dim=32),
 }
 
