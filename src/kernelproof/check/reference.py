@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from kernelproof.check.accumulation import Serial
 from kernelproof.check.oracle import Rounding, float64, lift, round_to
 from kernelproof.check.seeding import seed_all
+from kernelproof.strides import copy_like
 
 # Name of the precision that a working dtype has by itself.
 _OWN_NAME = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
@@ -150,19 +151,10 @@ def working_name(dtype: torch.dtype) -> str:
 
 
 def to_device(value: Any, device: str) -> Any:
-    """A deep copy of ``value`` with its tensors on ``device`` and their strides as they were."""
+    """A deep copy of ``value`` with its tensors on ``device``; strides are kept."""
 
     def move(leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor):
-            return leaf
-        if leaf.is_contiguous() or leaf.layout is not torch.strided:
-            return leaf.to(device, copy=True)
-        # Expanded axes are copied once and expanded again: nothing can be written through them.
-        once = leaf
-        for axis in [i for i, step in enumerate(leaf.stride()) if step == 0]:
-            once = once.narrow(axis, 0, min(1, leaf.shape[axis]))
-        empty = torch.empty_strided(once.shape, leaf.stride(), dtype=leaf.dtype, device=device)
-        return empty.copy_(once).expand(leaf.shape)
+        return copy_like(leaf, device) if isinstance(leaf, torch.Tensor) else leaf
 
     return tree_map(move, value)
 
