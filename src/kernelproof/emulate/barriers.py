@@ -10,6 +10,7 @@ import numpy as np
 
 from kernelproof.emulate.active import Active, choose
 from kernelproof.emulate.checks import Checks
+from kernelproof.emulate.program import Program
 
 Array = Any
 
@@ -34,7 +35,7 @@ class BarrierUnit(Checks, abc.ABC):
     count: int
     groups: dict[int, Array]
     registers: list[Any]
-    program: Any
+    program: Program
     block_threads: int
     stored: bool
 

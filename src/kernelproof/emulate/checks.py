@@ -73,10 +73,11 @@ class Checks:
             odd = (address & (width - 1)) != 0
             if odd.any():
                 n = int(np.argmax(odd))
+                where = self._name(space, int(address[n]))
                 self.report.add(
                     "misaligned", m.operation,
-                    f"{_verb(m)} of {width} bytes at {self._name(space, int(address[n]))}, which is "
-                    f"no multiple of {width}; {self.who(self.first + active.threads[n])}",
+                    f"{_verb(m)} of {width} bytes at {where}, which is no multiple of {width}; "
+                    f"{self.who(self.first + active.threads[n])}",
                     count=int(odd.sum()),
                 )  # fmt: skip
                 good = ~odd

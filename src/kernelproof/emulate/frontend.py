@@ -151,7 +151,7 @@ def _entry_for(name: str, ptx: str) -> str:
     found = [e for e in entries if e == name or re.match(rf"_Z\d*{len(name)}{name}", e)]
     if len(found) != 1:
         raise CompileError(f"no single kernel {name!r} in the PTX; it has {', '.join(entries)}")
-    return found[0]
+    return str(found[0])
 
 
 def parameter_names(source: str, kernel: str) -> list[str]:

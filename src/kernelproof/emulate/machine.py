@@ -86,7 +86,7 @@ class Machine(MatrixUnit, BarrierUnit):
                 self._batch(first, min(batch, self.blocks - first), together)
 
     def _shared_bytes(self) -> int:
-        p = self.program
+        p: Program = self.program
         if p.dynamic_at >= 0:
             return -(-(p.dynamic_at + self.dynamic + 256) // 256) * 256
         return p.shared_bytes

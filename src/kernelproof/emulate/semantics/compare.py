@@ -79,9 +79,8 @@ def set_value(e: Emitter, i: Instruction) -> None:
         return e.write(i.operands[0], out, "b32")
     a, b, floating = _comparands(e, i, ty)
     result = compare(e, a, b, i.op[1], floating)
-    true = {"f32": "np.float32(1)", "f16": "np.float16(1)", "bf16": "np.uint16(0x3F80)"}.get(to)
-    if true is None:
-        true = e.constant(-1, f"u{WIDTHS[to]}")
+    true = {"f32": "np.float32(1)", "f16": "np.float16(1)", "bf16": "np.uint16(0x3F80)"}.get(to, "")
+    true = true or e.constant(-1, f"u{WIDTHS[to]}")
     dtype = {"f32": "f4", "f16": "f2", "bf16": "u2"}.get(to, f"u{WIDTHS[to]}")
     zero = e.constant(0, dtype)
     to = to if to in ("f32", "f16", "bf16") else f"b{8 * WIDTHS[to]}"
