@@ -28,6 +28,17 @@ def test_json_is_one_object_on_stdout_and_nothing_else(run_cli) -> None:
     assert "check odd" in done.stderr
 
 
+def test_levels_differ_in_what_they_run(run_cli) -> None:
+    cases = {}
+    for level in ("--quick", "--thorough"):
+        done = run_cli("check", "rms_norm", HONEST, "--case", "odd", level, "--json")
+        runs = json.loads(done.stdout)["verdict"]["runs"]
+        assert all(run["status"] == "pass" for run in runs)
+        cases[level] = [(run["variant"]["family"], run["variant"]["layout"]) for run in runs]
+    assert cases["--quick"] == [("", "")]
+    assert {("large", ""), ("", "offset"), ("tiny", "gap")} <= set(cases["--thorough"])
+
+
 def test_a_wrong_kernel_is_exit_1_with_a_message_that_helps(run_cli) -> None:
     done = run_cli("check", "gated_recurrence", KEY_GATE, "--json")
     assert done.returncode == 1
@@ -52,6 +63,7 @@ def test_code_for_a_gpu_is_unsupported_without_one(run_cli) -> None:
         (["check", "rms_norm", HONEST, "--case", "nothing"], "has no case ['nothing']; it has"),
         (["check", "rms_norm", HONEST, "--device", "tpu"], "no device 'tpu'; there are cpu, cuda"),
         (["check", "rms_norm", HONEST, "--size", "a"], "is not NAME=VALUE"),
+        (["check", "rms_norm", HONEST, "--quick", "--thorough"], "exclude each other"),
         (
             ["bench", "rms_norm", HONEST, "--case", "odd", "--baseline", "x"],
             "has no baseline ['x']",

@@ -9,7 +9,7 @@ import torch
 
 from kernelproof import problem
 from kernelproof.errors import CandidateNotFound, ProblemError
-from kernelproof.resize import shrink, size_constants, with_sizes
+from kernelproof.resize import shrink, size_constants, variations, with_sizes
 
 PLAIN = """
 import torch
@@ -203,3 +203,23 @@ def test_languages(tmp_path: Path, text: str, language: str) -> None:
     path = tmp_path / "c.py"
     path.write_text(text)
     assert candidate.load(path).language == language
+
+
+def test_variations_are_one_and_an_odd_number_below_where_the_reference_runs() -> None:
+    source = "rows = 100\ncolumns = 8\ndef get_inputs(): return [rows, columns]\n"
+    values = {"rows": 100, "columns": 8}
+    found = variations(source, values, lambda trial: trial.get("columns") != 1)
+    assert found == [{"columns": 7}, {"rows": 1}, {"rows": 65}, {"columns": 7, "rows": 65}]
+    assert variations("def get_inputs(): return []", {}, lambda trial: True) == []
+
+
+def test_other_sizes_are_problems_of_their_own(tmp_path: Path) -> None:
+    loaded = problem.load(write(tmp_path, PLAIN))
+    others = loaded.other_sizes()
+    assert others and all(len(other.problem.cases) == 1 for _, other in others)
+    for changed, other in others:
+        (case,) = other.problem.cases
+        assert changed and changed.items() <= other.problem.sizes.items()
+        module = other.module
+        module.Model(*other.init_args(case)[0])(*other.inputs(case))
+    assert problem.load("rms_norm").other_sizes() == []

@@ -20,7 +20,7 @@ from kernelproof.errors import KernelproofError, UsageError
 
 if TYPE_CHECKING:
     from kernelproof.pipeline import Options
-    from kernelproof.types import Record
+    from kernelproof.types import Level, Record
 
 app = typer.Typer(
     name="kernelproof",
@@ -58,6 +58,12 @@ SizeOpt = Annotated[
 ShrinkOpt = Annotated[
     int | None, typer.Option(help="Halve the problem's sizes until its inputs fit in these bytes.")
 ]
+QuickOpt = Annotated[
+    bool, typer.Option("--quick", help="Declared cases and one seed only: while you edit.")
+]
+ThoroughOpt = Annotated[
+    bool, typer.Option("--thorough", help="Families and layouts of every case; other sizes.")
+]
 TimeoutOpt = Annotated[float, typer.Option(help="Seconds that a call may take.")]
 StoreOpt = Annotated[
     str | None, typer.Option(help="Record store (SQLAlchemy URL). Default: the data folder's.")
@@ -73,6 +79,8 @@ def check(
     seeds: SeedsOpt = 5,
     seed: SeedOpt = None,
     case: CaseOpt = None,
+    quick: QuickOpt = False,
+    thorough: ThoroughOpt = False,
     max_bytes: BytesOpt = None,
     size: SizeOpt = None,
     shrink: ShrinkOpt = None,
@@ -86,6 +94,7 @@ def check(
     """Build a candidate and check that it computes the same function."""
     options = _options(
         device=device, seeds=seeds, seed=seed, cases=tuple(case or ()), max_bytes=max_bytes,
+        level=_level(quick, thorough),
         call_timeout=timeout, sizes=_sizes(size), shrink_to=shrink,
     )  # fmt: skip
     _finish(_judge(problem, candidate, False, options), json_, store, repro)
@@ -100,6 +109,8 @@ def bench(
     seeds: SeedsOpt = 5,
     seed: SeedOpt = None,
     case: CaseOpt = None,
+    quick: QuickOpt = False,
+    thorough: ThoroughOpt = False,
     baseline: Annotated[
         list[str] | None,
         typer.Option("--baseline", help="Only this baseline; repeatable. Default: all."),
@@ -115,6 +126,7 @@ def bench(
     """Check a candidate, then time it beside its baselines on the first chosen case."""
     options = _options(
         device=device, seeds=seeds, seed=seed, cases=tuple(case or ()), max_bytes=max_bytes,
+        level=_level(quick, thorough),
         baselines=None if baseline is None else tuple(baseline), rounds=rounds, seconds=seconds,
         call_timeout=timeout, sizes=_sizes(size), shrink_to=shrink,
     )  # fmt: skip
@@ -259,6 +271,12 @@ def _options(**fields: Any) -> Options:
     from kernelproof.pipeline import Options
 
     return Options(**fields)
+
+
+def _level(quick: bool, thorough: bool) -> Level:
+    if quick and thorough:
+        raise UsageError("--quick and --thorough exclude each other")
+    return "quick" if quick else "thorough" if thorough else "default"
 
 
 def _sizes(given: Sequence[str] | None) -> tuple[tuple[str, int], ...]:

@@ -18,7 +18,8 @@ def run(
     GPU the CUDA kernels first.
 
     Args:
-        quick: two seeds, few rounds, and the eager baseline and the problem's own only.
+        quick: the declared cases with one seed, few rounds, and the eager baseline and the
+            problem's own only.
         device: "cpu" or "cuda" to run only those kernels.
         compile_timeout: seconds that `torch.compile` of a reference may take before it is left out.
     """
@@ -53,4 +54,4 @@ def _options(quick: bool, name: str, compile_timeout: float) -> Options:
     from kernelproof.problem import load
 
     baselines = ("eager", *load(name).problem.baselines)
-    return Options(seeds=2, baselines=baselines, rounds=12, seconds=4.0)
+    return Options(level="quick", baselines=baselines, rounds=12, seconds=4.0)

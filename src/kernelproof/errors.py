@@ -41,11 +41,12 @@ class CandidateError(KernelproofError):
     """The candidate is at fault. ``status`` is the word that the record holds.
 
     ``detail`` is longer text for the reader (compiler lines, a traceback in the candidate's own
-    files); it may be empty.
+    files); it may be empty. ``clean``: the candidate raised, and its process can go on.
     """
 
     exit_code = 1
     status = "wrong"
+    clean = False
 
     def __init__(self, message: str, detail: str = "") -> None:
         super().__init__(message)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import math
 import random
 import secrets
 import uuid
@@ -23,6 +24,7 @@ from kernelproof.types import (
     Candidate,
     Case,
     Evidence,
+    Level,
     Problem,
     Progress,
     Record,
@@ -36,6 +38,8 @@ _Value = TypeVar("_Value", Problem, Candidate)
 
 # Languages whose kernels run on the CPU even where there is a GPU.
 _CPU_LANGUAGES = ("cpp-c", "cpp-stable", "cpp-inline")
+# Families and layouts at the default level end after this time; only large problems come near it.
+_EXTRA_SECONDS = 60.0
 _FLOOR = Path(__file__).parent / "timing" / "floor.py"
 
 
@@ -47,12 +51,15 @@ class Options:
     ``seeds``: random inputs for the first case (others get two). ``seed``: replays a run's seeds;
     None draws them secretly. ``cases``: names, all when empty. ``baselines``: names to time beside;
     None for all. ``sizes`` and ``shrink_to``: see `problem.load`.
+    ``level``: "quick" (one seed, declared cases), "default" (also families and layouts of the first
+    case) or "thorough" (those of every case, twice the seeds, other sizes).
     ``build_timeout``, ``call_timeout``, ``compile_timeout``: seconds.
     """
 
     device: str | None = None
     seeds: int = 5
     seed: int | None = None
+    level: Level = "default"
     cases: tuple[str, ...] = ()
     max_bytes: int | None = None
     sizes: tuple[tuple[str, int], ...] = ()
@@ -84,7 +91,8 @@ def judge(
     found = candidates.load(find_candidate(reference.problem.path, candidate))
     device = _device(options.device, found)
     master = secrets.randbits(48) if options.seed is None else options.seed
-    seeds = _seeds(master, options.seeds)
+    factor = 2 if options.level == "thorough" else 1
+    seeds = _seeds(master, 1 if options.level == "quick" else factor * options.seeds)
     with _Subject(found, device, options) as subject:
         verdict = _check(reference, subject, seeds, device, options, progress)
         timing = None
@@ -162,6 +170,9 @@ def _check(
         seeds=seeds,
         device=device,
         evidence=evidence,
+        other_seeds=4 if options.level == "thorough" else 2,
+        level=options.level,
+        extra_seconds=math.inf if options.level == "thorough" else _EXTRA_SECONDS,
         cases=options.cases,
         # A problem that could not be shrunk enough is left out, and the verdict says so.
         max_bytes=options.max_bytes if options.max_bytes is not None else options.shrink_to,
@@ -264,7 +275,7 @@ class _Subject:
     def __exit__(self, *_: object) -> None:
         self.worker.close()
 
-    def construct(self, args: Any, kwargs: Any, seed: int, state: Any) -> None:
+    def construct(self, args: Any, kwargs: Any, seed: int, state: Any) -> str:
         answer = self._ask(
             "load",
             timeout=self.options.build_timeout,
@@ -280,6 +291,7 @@ class _Subject:
             self.build_seconds = answer["import_seconds"] + answer["construct_seconds"]
             self.weights = answer["weights"]
             self.built = True
+        return str(answer["weights"])
 
     def call(self, inputs: list[Any], seed: int, poison: bool, repeats: int) -> Any:
         return self._ask(

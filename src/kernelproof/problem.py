@@ -62,6 +62,22 @@ class Reference:
         """Fresh inputs for ``case``; the caller has seeded torch."""
         return list(self.module.get_inputs(**case.sizes))
 
+    def other_sizes(self) -> list[tuple[dict[str, Size], Reference]]:
+        """This problem at other sizes at which it runs, where its sizes are module-level constants
+        and it declares no cases, with what is changed; see `resize.variations`. None is larger."""
+        if getattr(self.module, "CASES", None):
+            return []
+        path, sizes = Path(self.problem.path), self.problem.sizes
+
+        def runs(trial: dict[str, Size]) -> bool:
+            return _runs(path, sizes | trial)
+
+        found = []
+        for trial in resize.variations(path.read_text(), vars(self.module), runs):
+            problem = self.problem.model_copy(update={"sizes": sizes | trial})
+            found.append((trial, Reference(problem, _import(path, sizes | trial))))
+        return found
+
     def count(self, name: str, case: Case) -> float | None:
         """``FLOPS`` or ``BYTES`` of ``case``, or None where the problem gives none."""
         value = getattr(self.module, name, None)
@@ -182,17 +198,24 @@ def _shrunk(path: Path, module: ModuleType, sizes: dict[str, Size], limit: int) 
         return inputs <= limit and weights <= _WEIGHTS_PER_INPUT * limit
 
     def runs(trial: dict[str, Size]) -> bool:
-        # On the meta device a forward costs nothing and still refuses shapes that do not fit.
-        made = _import(path, sizes | trial)
-        try:
-            with torch.device("meta"), torch.no_grad():
-                make = getattr(made, "get_init_inputs", list)
-                made.Model(*make()).eval()(*made.get_inputs())
-        except Exception:
-            return False
-        return True
+        return _runs(path, sizes | trial)
 
     return sizes | resize.shrink(path.read_text(), vars(module), fits, runs)
+
+
+def _runs(path: Path, sizes: dict[str, Size]) -> bool:
+    """Whether the reference runs at ``sizes``. On the meta device a forward costs nothing and
+    still refuses shapes that do not fit."""
+    import torch
+
+    try:
+        made = _import(path, sizes)
+        with torch.device("meta"), torch.no_grad():
+            make = getattr(made, "get_init_inputs", list)
+            made.Model(*make()).eval()(*made.get_inputs())
+    except Exception:
+        return False
+    return True
 
 
 def _accepted(function: Callable[..., Any], sizes: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelproof import resize
-from kernelproof.types import Candidate, Case, OutputVerdict, Problem, Verdict
+from kernelproof.types import Call, Candidate, Case, OutputVerdict, Problem, Verdict
 
 _MARK = "# ---- copied from here ----\n"
 _FIRST_CALLS = 3  # calls that a check makes on its first inputs
@@ -31,8 +31,9 @@ def script(
     """
     if verdict.failing is None:
         return ""
-    if problem.sizes:
-        source = ast.unparse(resize.with_sizes(source, problem.sizes))
+    sizes = {**problem.sizes, **verdict.failing.variant.sizes}
+    if sizes:
+        source = ast.unparse(resize.with_sizes(source, sizes))
     body = (Path(__file__).parent / "standalone.py").read_text().split(_MARK, 1)[1]
     facts = "\n".join(f"{key} = {text}" for key, text in _facts(
         problem, candidate, verdict, seeds
@@ -65,20 +66,22 @@ def _facts(
 ) -> dict[str, str]:
     assert verdict.failing is not None
     cases = {case.name: case for case in problem.cases}
-    made = [(run.case, run.seed) for run in verdict.runs]
-    if verdict.failing not in made[-1:]:
-        made.append(verdict.failing)
     calls = [
-        f"    ({name!r}, {_literal(cases[name].sizes)}, {seed}, {1 if number else _FIRST_CALLS}),"
-        for number, (name, seed) in enumerate(made)
+        f"    ({call.name!r}, {_literal(cases[call.case].sizes)}, {call.seed}, "
+        f"{1 if number else _FIRST_CALLS}, {_variant(call)!r}),"
+        for number, call in enumerate(_calls(verdict))
     ]
+    sources = _sources(verdict)
     failed = _failed_output(verdict)
     return {
         "REPRO_CANDIDATE": repr(candidate.path),
         "REPRO_DEVICE": repr(verdict.device),
         "REPRO_CONSTRUCT_SEED": str(seeds[0]),
-        "# (case, sizes, seed, calls); the last one fails\nREPRO_CALLS": "[\n"
+        "# (case, sizes, seed, calls, (family, version, layout)); the last one fails\n"
+        "REPRO_CALLS": "[\n"
         + "\n".join(calls) + "\n]",
+        "REPRO_SOURCES": "{"
+        + ", ".join(f"{name!r}: r'''{text}'''" for name, text in sources.items()) + "}",
         "REPRO_SMALLEST": _smallest(verdict.smallest),
         "REPRO_LIMIT": repr(verdict.limit),
         "# The worst element: its value then, and in float64\nREPRO_OUTPUT": repr(
@@ -91,6 +94,31 @@ def _facts(
             verdict.fingerprint if _by_values(verdict) else ""
         ),
     }  # fmt: skip
+
+
+def _calls(verdict: Verdict) -> list[Call]:
+    """The calls that were made, the failing one last. Where that has other constants than the
+    problem's file, the script has them throughout, and it stands alone."""
+    assert verdict.failing is not None
+    if verdict.failing.variant.sizes:
+        return [verdict.failing]
+    made: list[Call] = list(verdict.runs)
+    last = verdict.failing
+    if not made or (made[-1].name, made[-1].seed) != (last.name, last.seed):
+        made.append(last)
+    return made
+
+
+def _variant(call: Call) -> tuple[str, int, str]:
+    return call.variant.family, call.variant.version, call.variant.layout
+
+
+def _sources(verdict: Verdict) -> dict[str, str]:
+    """Name -> text of the modules that make the variants, where any call has one."""
+    if not any(any(_variant(call)) for call in _calls(verdict)):
+        return {}
+    check = Path(__file__).parent / "check"
+    return {name: (check / f"{name}.py").read_text() for name in ("families", "layouts")}
 
 
 def _failed_output(verdict: Verdict) -> OutputVerdict | None:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 _SMALLEST = 2
+# A file with many constants is tried at no more sizes than this.
+_VARIATIONS = 16
 
 # A size: a whole number, or a shape.
 Size = int | tuple[int, ...]
@@ -106,6 +108,38 @@ def _halved(size: Size) -> Size:
     at = size.index(max(size))
     half = max(_SMALLEST, size[at] // 2) if size[at] > _SMALLEST else size[at]
     return (*size[:at], half, *size[at + 1 :])
+
+
+def variations(
+    source: str, values: Mapping[str, Any], runs: Callable[[dict[str, Size]], bool]
+) -> list[dict[str, Size]]:
+    """Other values for the size constants, one constant at a time and then all, at which the
+    reference ``runs``: one (a batch or a sequence of one), and an odd number below the present one,
+    which is no multiple of a tile.
+    """
+    constants = size_constants(source, values)
+    odd: dict[str, Size] = {name: _odd(value) for name, value in constants.items()}
+    trials = [{name: value} for name in constants for value in (_one(constants[name]), odd[name])]
+    if len(constants) > 1:
+        trials.append(odd)
+    found: list[dict[str, Size]] = []
+    for trial in trials[:_VARIATIONS]:
+        if trial not in found and runs(trial):
+            found.append(trial)
+    return found
+
+
+def _one(size: Size) -> Size:
+    return 1 if isinstance(size, int) else (1,) * len(size)
+
+
+def _odd(size: Size) -> Size:
+    return _odd_below(size) if isinstance(size, int) else tuple(map(_odd_below, size))
+
+
+def _odd_below(value: int) -> int:
+    """An odd number from half of ``value`` to ``value``, one past a multiple of 32 where it can."""
+    return value // 2 // 32 * 32 + 33 if value > 66 else max(1, value - 1 - value % 2)
 
 
 def _bound(statement: ast.stmt) -> set[str]:

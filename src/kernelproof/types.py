@@ -19,6 +19,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, mo
 Status = Literal["pass", "wrong", "cheat", "compile_error", "crash", "timeout", "unsupported"]
 Outcome = Literal["pass", "fail", "note", "skip"]
 Evidence = Literal["device", "emulated", "interpreted", "compiled", "cpu", "none"]
+# How much is checked beyond the declared cases; see docs/verdict.md.
+Level = Literal["quick", "default", "thorough"]
 Comparison = Literal["FASTER", "SAME", "SLOWER", "UNCLEAR"]
 
 
@@ -144,11 +146,42 @@ class Check(Frozen):
     message: str = ""
 
 
-class Run(Frozen):
-    """One case under one seed."""
+class Variant(Frozen):
+    """How a run's inputs differ from the case as declared; see docs/verdict.md.
+
+    ``family``: of values, of which ``version`` says how many inputs it left out. ``layout``: of
+    their storage. ``sizes``: module-level constants with other values.
+    """
+
+    family: str = ""
+    version: int = 0
+    layout: str = ""
+    sizes: dict[str, Any] = {}
+
+    @property
+    def label(self) -> str:
+        """Such as "large, offset"; "" as declared."""
+        sizes = (f"{name}={value}" for name, value in self.sizes.items())
+        return ", ".join(word for word in (self.family, self.layout, *sizes) if word)
+
+
+class Call(Frozen):
+    """What a candidate was called with: a declared case, a seed, and what was varied."""
 
     case: str
     seed: int
+    variant: Variant = Variant()
+
+    @property
+    def name(self) -> str:
+        """Such as "founding" or "founding [large]"."""
+        label = self.variant.label
+        return f"{self.case} [{label}]" if label else self.case
+
+
+class Run(Call):
+    """One call, and how it was judged."""
+
     status: Status
     outputs: tuple[OutputVerdict, ...] = ()
     message: str = ""
@@ -157,8 +190,8 @@ class Run(Frozen):
 class Verdict(Frozen):
     """Is it the same function? ``proof`` and ``compat`` are the two verdicts of docs/verdict.md.
 
-    ``smallest``: the sizes of the smallest case found to fail. ``failing``: case and seed of the
-    call that decided, also where it gave no run because it broke. ``fingerprint``: hash of the
+    ``smallest``: the sizes of the smallest case found to fail. ``failing``: the call
+    that decided, also where it gave no run because it broke. ``fingerprint``: hash of the
     bits of the last run's outputs, by which a reproducer knows them again.
     """
 
@@ -176,7 +209,7 @@ class Verdict(Frozen):
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
     smallest: Case | None = None
-    failing: tuple[str, int] | None = None
+    failing: Call | None = None
     fingerprint: str = ""
 
     @model_validator(mode="after")

@@ -62,6 +62,7 @@ def test_all_cases_and_seeds_are_run(reference) -> None:
     ]  # fmt: skip
     assert {c.name: c.outcome for c in verdict.checks} == {
         "inputs unchanged": "pass",
+        "no write outside inputs": "pass",
         "outputs are new": "pass",
         "outputs on the inputs' device": "pass",
         "repeatable": "pass",
@@ -76,13 +77,15 @@ def test_it_stops_at_the_first_failure_and_names_the_slip(reference) -> None:
     assert "It looks as if the factor is two" in verdict.message
     assert verdict.message.endswith(". Smallest failing case: n=1")
     assert verdict.smallest is not None and verdict.smallest.sizes == {"n": 1}
-    assert verdict.failing == ("default", 1)
+    assert verdict.failing is not None
+    assert (verdict.failing.name, verdict.failing.seed) == ("default", 1)
 
 
 @pytest.mark.parametrize(
     ("facts", "words"),
     [
         ({"mutated": [0]}, "input [0] was changed"),
+        ({"overrun": [[0, "1 element(s) past its end"]]}, "outside input 0 (1 element(s) past its"),
         ({"views_input": [[0, 0]]}, "shares memory with an input"),
         ({"reused": [[0, 0]]}, "shares memory with the output of an earlier call"),
         ({"devices": ["cuda:0"]}, "an output is on cuda:0, the inputs are on cpu"),

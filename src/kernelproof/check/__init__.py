@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from kernelproof.check.judge import Plan, Subject, check
+from kernelproof.check.judge import check
+from kernelproof.check.plan import Plan, Subject
 
 __all__ = ["Plan", "Subject", "check"]

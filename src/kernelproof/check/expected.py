@@ -14,17 +14,24 @@ DRAWS = 16
 
 
 def expect(
-    model: ReferenceModel, inputs: list[Any], seed: int, value: Any, draws: int, levels: bool
+    model: ReferenceModel,
+    inputs: list[Any],
+    seed: int,
+    value: Any,
+    draws: int,
+    levels: bool,
+    by_row: bool = False,
 ) -> list[tuple[str, Expected]]:
     """What each output leaf should be, by name.
 
     Args:
         value: the reference's output for ``inputs`` and ``seed`` in the working precision.
         draws: perturbations over which the response is averaged.
+        by_row: perturb by the unit of the row; see `ReferenceModel.perturbed`.
         levels: also measure the errors that lower precisions make, which name a precision.
     """
     truth = flatten(model.truth(inputs, seed))
-    moved = [flatten(model.perturbed(inputs, seed, draw)) for draw in range(draws)]
+    moved = [flatten(model.perturbed(inputs, seed, draw, by_row)) for draw in range(draws)]
     rounded = {
         name: flatten(model.in_precision(inputs, seed, name))
         for name in (("tf32", "bf16", "fp16") if levels else ())

@@ -66,9 +66,27 @@ class ReferenceModel:
                 self.notes.append(note)
         return output
 
-    def perturbed(self, inputs: list[Any], seed: int, number: int = 0) -> Any:
+    @contextlib.contextmanager
+    def holding(self, state: Mapping[str, torch.Tensor]) -> Iterator[None]:
+        """Inside, the model has the weights and buffers ``state``."""
+        kept = {name: t.detach().clone() for name, t in self.model.state_dict().items()}
+        try:
+            for model in (self.model, self.exact):
+                model.load_state_dict(state)
+            yield
+        finally:
+            for model in (self.model, self.exact):
+                model.load_state_dict(kept)
+
+    def perturbed(self, inputs: list[Any], seed: int, number: int = 0, by_row: bool = False) -> Any:
         """The oracle's output after every floating input and weight has moved by one unit in the
-        last place of its dtype, up or down at random; ``number`` tells draws apart."""
+        last place of its dtype, up or down at random; ``number`` tells draws apart.
+
+        ``by_row``: the unit is that of the element's row (its root mean square along the last
+        axis) where that is larger. Transforms, such as a convolution by FFT, are exact to that
+        unit only (normwise backward stability: Higham, Accuracy and Stability of Numerical
+        Algorithms, chapter 24), which shows where a row holds zeros beside large numbers.
+        """
         draw = torch.Generator().manual_seed(seed + number)
 
         def nudge(leaf: Any) -> Any:
@@ -76,6 +94,9 @@ class ReferenceModel:
                 return leaf
             sign = torch.randint(0, 2, leaf.shape, generator=draw).to(leaf.device) * 2 - 1
             exact = leaf.to(torch.float64)
+            if by_row and exact.dim():
+                size = exact.square().mean(dim=-1, keepdim=True).sqrt().maximum(exact.abs())
+                return exact + sign * size * torch.finfo(leaf.dtype).eps
             return exact * (1 + sign * torch.finfo(leaf.dtype).eps)
 
         given = tree_map(nudge, to_device(inputs, self.device))
@@ -119,17 +140,19 @@ def working_name(dtype: torch.dtype) -> str:
 
 
 def to_device(value: Any, device: str) -> Any:
-    """A deep copy of ``value`` with its tensors on ``device``; strides are kept on the CPU."""
+    """A deep copy of ``value`` with its tensors on ``device`` and their strides as they were."""
 
     def move(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):
             return leaf
-        if device != "cpu":
+        if leaf.is_contiguous() or leaf.layout is not torch.strided:
             return leaf.to(device, copy=True)
-        if leaf.is_contiguous():
-            return leaf.clone()
-        empty = torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype)
-        return empty.copy_(leaf)
+        # Expanded axes are copied once and expanded again: nothing can be written through them.
+        once = leaf
+        for axis in [i for i, step in enumerate(leaf.stride()) if step == 0]:
+            once = once.narrow(axis, 0, min(1, leaf.shape[axis]))
+        empty = torch.empty_strided(once.shape, leaf.stride(), dtype=leaf.dtype, device=device)
+        return empty.copy_(once).expand(leaf.shape)
 
     return tree_map(move, value)
 

@@ -95,7 +95,7 @@ def _timing_view(timing: Timing) -> dict[str, Any]:
 
 def _run_rows(run: Run, limit: float) -> list[list[str]]:
     """One row an output under ``_RUN_HEAD``; one without figures for a run that gave none."""
-    start = [units.one_line(run.case), str(run.seed)]
+    start = [units.one_line(run.name), str(run.seed)]
     if not run.outputs:
         blanks = [units.MISSING] * (len(_RUN_HEAD) - len(start) - 2)
         return [[*start, run.status, *blanks, units.one_line(run.message)]]

@@ -162,7 +162,7 @@ def error_rows(verdict: Verdict) -> list[list[str]]:
             continue
         ratio = units.proof(output_ratio(output), verdict.limit)
         like = units.one_line(output.looks_like) or units.MISSING
-        name, place = units.one_line(output.name), f"{units.one_line(run.case)}, seed {run.seed}"
+        name, place = units.one_line(output.name), f"{units.one_line(run.name)}, seed {run.seed}"
         rows.append([name, "candidate", *units.error_cells(output.figures), like, ratio, place])
         rows.append(["", "reference", *units.error_cells(output.reference), "", "", ""])
     return rows
@@ -190,7 +190,7 @@ def failure_lines(record: Record) -> list[list[str]]:
 
 
 def _failure(run: Run, output: OutputVerdict | None) -> list[str]:
-    where = f"case {units.one_line(run.case)}, seed {run.seed}"
+    where = f"case {units.one_line(run.name)}, seed {run.seed}"
     message = units.one_line(run.message)
     if output is None:
         return [f"{where}: {units.MEANING[run.status]}", message]
@@ -304,7 +304,7 @@ def next_command(record: Record) -> str:
         return "kernelproof doctor"
     if record.status != "pass":
         # The worst failure alone, which is the quickest way to see whether a change mends it.
-        cases = [run.case for run, _ in failures(record.verdict)][:1]
+        cases = [run.name for run, _ in failures(record.verdict)][:1]
         case = "".join(f" --case {shlex.quote(units.one_line(name))}" for name in cases)
         return f"kernelproof check {files}{case} --seed {record.seed}"
     if record.timing is None and record.verdict.evidence in ("device", "cpu"):

@@ -29,6 +29,7 @@ from typing import Any
 from kernelproof.errors import CandidateError, CompileError, ContractError
 from kernelproof.importing import import_file
 from kernelproof.worker import wire
+from kernelproof.worker.inputs import Placed
 from kernelproof.worker.sampling import Sampler
 
 
@@ -108,23 +109,19 @@ class Host:
         runs = []
         inputs, seed = payload
         for index in range(int(request["repeats"])):
-            given = _to_device(inputs, self.device)
-            kept = [_clone(value) for value in given]
+            placed = Placed(inputs, self.device)
             torch.manual_seed(seed)
             poison = _poisoned_memory() if request["poison"] and index == 0 else _plain()
             with torch.no_grad(), poison:
-                output = self.module(*given)
+                output = self.module(*placed.given)
                 _synchronize(self.device)
             leaves = list(_leaves(output))
             runs.append(
                 {
                     "output": output,
-                    "mutated": [
-                        i
-                        for i, (a, b) in enumerate(zip(kept, given, strict=True))
-                        if not _same(a, b)
-                    ],
-                    "views_input": _shared(leaves, list(_leaves(given))),
+                    "mutated": placed.mutated(),
+                    "overrun": placed.overrun(),
+                    "views_input": _shared(leaves, list(_leaves(placed.given))),
                     "reused": _shared(leaves, self.previous),
                     "devices": [str(leaf.device) for leaf in leaves],
                 }
@@ -134,7 +131,7 @@ class Host:
         return runs
 
     def prepare(self, request: dict[str, Any], payload: Any) -> Any:
-        inputs = _to_device(payload, self.device)
+        inputs = Placed(payload, self.device).given
         self.sampler = Sampler(self.module, inputs, self.device)
         return self.sampler.prepare(graph=bool(request["graph"]))
 
@@ -220,55 +217,6 @@ def _take_weights(module: Any, state: Any) -> str:
                 own.copy_(given)
         return "by order and shape"
     return f"same seed only: {len(mine_list)} tensors in state_dict, {len(state_list)} expected"
-
-
-def _to_device(value: Any, device: str) -> Any:
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        # A copy even on the CPU: a candidate that writes into it must not harm the next run.
-        moved = value.to(device, copy=True) if device != "cpu" else _clone(value)
-        return moved
-    if isinstance(value, (list, tuple)):
-        return type(value)(_to_device(item, device) for item in value)
-    if isinstance(value, dict):
-        return {key: _to_device(item, device) for key, item in value.items()}
-    return value
-
-
-def _clone(value: Any) -> Any:
-    """A copy with the same strides."""
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        if value.is_contiguous() or value.layout is not torch.strided:
-            return value.clone()
-        copy = torch.empty_strided(
-            value.shape, value.stride(), dtype=value.dtype, device=value.device
-        )
-        return copy.copy_(value)
-    if isinstance(value, (list, tuple)):
-        return type(value)(_clone(item) for item in value)
-    if isinstance(value, dict):
-        return {key: _clone(item) for key, item in value.items()}
-    return value
-
-
-def _same(a: Any, b: Any) -> bool:
-    """Bitwise equality of two values; NaN equals NaN."""
-    import torch
-
-    if isinstance(a, torch.Tensor):
-        if not isinstance(b, torch.Tensor) or a.shape != b.shape or a.dtype != b.dtype:
-            return False
-        if a.is_floating_point() or a.is_complex():
-            return bool(((a == b) | ((a != a) & (b != b))).all())
-        return bool(torch.equal(a, b))
-    if isinstance(a, (list, tuple)):
-        return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b, strict=True))
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
-    return bool(a == b)
 
 
 def _leaves(value: Any) -> Iterator[Any]:

@@ -166,7 +166,10 @@ class Worker:
             raise CandidateCrash(f"the worker sent nonsense in answer to {do!r}: {error}") from None
         if "error" in answer:
             kind = _ERRORS.get(str(answer.get("status")), CandidateCrash)
-            raise kind(str(answer["error"]), str(answer.get("detail", "")))
+            told = kind(str(answer["error"]), str(answer.get("detail", "")))
+            # After an error inside CUDA the process answers, and yet nothing works in it any more.
+            told.clean = "CUDA error" not in told.message
+            raise told
         return wire.decode(answer["answer"], received)
 
     def kill(self) -> None:

@@ -1,0 +1,97 @@
+"""Rules that a call must keep whatever its values are: memory, aliasing, devices, repetition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from kernelproof.check.reference import flatten, identical
+from kernelproof.types import Check, Run
+
+
+class Guards:
+    """The guards of one check; ``checks`` holds the outcome of each by name.
+
+    Args:
+        device: where the outputs must be.
+    """
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self.checks: dict[str, Check] = {}
+
+    def apply(
+        self, name: str, run: Run, results: Any, changed: list[int], may_view: bool,
+        judge: Callable[[Any], Run],
+    ) -> Run:  # fmt: skip
+        """``run``, made wrong where its calls broke a rule.
+
+        Args:
+            name: the case, as messages call it.
+            results: of each call; the first had new memory filled with NaN.
+            changed: indices of inputs that the reference changes too.
+            may_view: whether the reference's output shares memory with an input.
+            judge: a result's values.
+        """
+        result = results[0]
+        mutated = [i for i in result["mutated"] if i not in changed]
+        run = self._guard(
+            run, "inputs unchanged", not mutated,
+            f"case {name}: input {mutated} was changed by the call",
+        )  # fmt: skip
+        beyond = result.get("overrun", [])
+        run = self._guard(
+            run, "no write outside inputs", not beyond,
+            f"case {name}: the call wrote outside "
+            + ", ".join(f"input {i} ({words})" for i, words in beyond),
+        )  # fmt: skip
+        # Where the reference itself answers with a view (a reshape, an in-place op), so may others.
+        views = [] if may_view else result["views_input"]
+        run = self._guard(
+            run, "outputs are new", not views and not result["reused"],
+            f"case {name}: an output shares memory with "
+            + ("an input" if views else "the output of an earlier call"),
+        )  # fmt: skip
+        kind = self.device.split(":")[0]
+        away = sorted({d for d in result["devices"] if d.split(":")[0] != kind})
+        run = self._guard(
+            run, "outputs on the inputs' device", not away,
+            f"case {name}: an output is on {', '.join(away)}, the inputs are on {kind}",
+        )  # fmt: skip
+        if len(results) > 2:
+            run = self._repeats(run, results, judge)
+        return run
+
+    def _guard(self, run: Run, name: str, passed: bool, message: str) -> Run:
+        if name not in self.checks or not passed:
+            outcome = "pass" if passed else "fail"
+            self.checks[name] = Check(name=name, outcome=outcome, message="" if passed else message)  # type: ignore[arg-type]
+        if passed or run.status != "pass":
+            return run
+        return run.model_copy(update={"status": "wrong", "message": message})
+
+    def _repeats(self, run: Run, results: Any, judge: Callable[[Any], Run]) -> Run:
+        """Runs 1 and 2 had ordinary memory: they must be right too, and should be equal bitwise."""
+        plain = judge(results[1])
+        if plain.status != "pass":
+            return self._guard(
+                run, "right without filled memory", False,
+                f"{plain.message} (only when new memory is not filled with NaN: "
+                "the result depends on memory that the kernel did not write)",
+            )  # fmt: skip
+        one, two = flatten(results[1]["output"]), flatten(results[2]["output"])
+        same = all(_bitwise(a, b) for (_, a), (_, b) in zip(one, two, strict=True))
+        self.checks["repeatable"] = Check(
+            name="repeatable",
+            outcome="pass" if same else "note",
+            message="" if same else "two runs on the same inputs differ bitwise",
+        )
+        return run
+
+
+def _bitwise(a: Any, b: Any) -> bool:
+    if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
+        return type(a) is type(b)
+    return identical(a, b)
