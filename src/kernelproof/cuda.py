@@ -10,9 +10,10 @@ Compiling needs only wheels (``pip install 'kernelproof[cuda]'``), no GPU; launc
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,10 @@ class Kernel:
             programmatic: programmatic dependent launch; the kernel must wait with
                 ``griddepcontrol.wait`` before it touches memory.
         """
+        if _taker is not None:
+            source = self.path if self.path is not None else self.source
+            _taker(source, self.name, self.options, args, grid, block, shared, cluster)
+            return
         device = _device_of(args)
         loaded = self._loaded.get(device)
         if loaded is None:
@@ -107,6 +112,22 @@ class Kernel:
 
         folder, _ = cached(key, fill)
         return (folder / "kernel.cubin").read_bytes(), (folder / "name").read_text()
+
+
+# What takes launches instead of a GPU, if anything does.
+_taker: Callable[..., None] | None = None
+
+
+@contextlib.contextmanager
+def taking_launches(taker: Callable[..., None]) -> Iterator[None]:
+    """Inside, every launch calls ``taker(source, name, options, args, grid, block, shared,
+    cluster)`` and does nothing else; ``source`` is a path or the text."""
+    global _taker
+    before, _taker = _taker, taker
+    try:
+        yield
+    finally:
+        _taker = before
 
 
 class _Loaded:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from kernelproof.emulate.memory.layout import GLOBAL_BASE, RED_ZONE, Layout, Region
-from kernelproof.emulate.memory.space import UNSET, Space
+from kernelproof.emulate.memory.space import SET, UNSET, Space
 from kernelproof.emulate.program import Program
 
 Array = Any
@@ -19,11 +19,13 @@ _ALIGN = 512  # of an allocation, as cudaMalloc gives
 @dataclasses.dataclass
 class Buffer:
     """An argument with its name in messages. ``initialised``: False for memory that the kernel
-    must write before it reads."""
+    must write before it reads; ``written`` then tells, per byte of its allocation, what has a
+    value already."""
 
     array: Any
     name: str = ""
     initialised: bool = True
+    written: Any = None
 
 
 @dataclasses.dataclass
@@ -35,6 +37,7 @@ class _Storage:
     start: int
     stop: int
     complete: bool
+    written: Any = None
     offset: int = 0  # of byte 0 of the allocation in the arena
 
     def join(self, name: str, start: int, stop: int, complete: bool) -> None:
@@ -80,7 +83,9 @@ class Image:
         name = buffer.name or name
         storage = self.storages.get(key)
         if storage is None:
-            self.storages[key] = _Storage(data, name, start, stop, buffer.initialised)
+            self.storages[key] = _Storage(
+                data, name, start, stop, buffer.initialised, buffer.written
+            )
         else:
             storage.join(name, start, stop, buffer.initialised)
         return key, start
@@ -124,6 +129,14 @@ class Image:
         for storage in self.storages.values():
             part = slice(storage.offset + storage.start, storage.offset + storage.stop)
             space.data[part] = storage.data[storage.start : storage.stop]
+            if storage.written is not None and not storage.complete:
+                # A unit has a value when each of its bytes has.
+                empty = np.nonzero(~storage.written[storage.start : storage.stop])[0]
+                units = (empty + storage.offset + storage.start) >> space.shift
+                first = (storage.offset + storage.start) >> space.shift
+                last = -(-(storage.offset + storage.stop) // space.unit)
+                space.state[first:last] = SET
+                space.state[units] = UNSET
         return space
 
     def write_back(self, space: Space) -> None:
