@@ -196,6 +196,7 @@ class BarrierUnit(Checks, abc.ABC):
 
     def _check_meeting(self, mine: list[Arrival], ready: Array) -> None:
         """Threads of one warp that meet the others of it at another instruction."""
+        mine = [a for a in mine if a.waits]
         if len({a.operation for a in mine}) < 2:
             return
         warp_at: dict[int, Arrival] = {}

@@ -217,7 +217,8 @@ class MemoryUnit(Checks):
         put: Any, same: Any,
     ) -> None:  # fmt: skip
         """Checks, the store itself (``put``), and its records."""
-        self.stored = True
+        # An atomic that changes nothing, as in a loop that waits for a lock, is no progress.
+        self.stored = self.stored or m.kind != "atomic"
         if self.waiting:
             self.last_effect[active.threads] = m.operation
         if space.name != "global":
@@ -315,18 +316,20 @@ class MemoryUnit(Checks):
         result: list[Array] = []
 
         def put() -> None:
+            element = index >> (np.dtype(m.dtype).itemsize.bit_length() - 1)
+            before = _bits(space.view(m.dtype)[element])
             result.append(apply_atomic(m, space, index, b, c))
+            changed = before != _bits(space.view(m.dtype)[element])
+            self.stored = self.stored or bool(changed.any())
 
         if space.name == "global":
             for region, at in self.regions(space, address):
                 if not region.complete:
                     units = space.units(choose(index, at), m.width)
                     self.initialised(m, space, units, choose(address, at), active.at(at))
-        self.order.acquire(active.threads, index, space.name)
         self.writes(m, space, address, index, active, put, None)
-        if m.order in ("release", "acq_rel") or self.order.fenced.any():
-            full = m.order in ("release", "acq_rel")
-            self.order.release(active.threads, index, space.name, full)
+        full = m.order in ("release", "acq_rel")
+        self.order.exchange(active.threads, index, space.name, full)
         return result[0] if result else np.zeros(active.count, m.dtype)
 
     def fence(self, operation: int, A: Active, guard: Any) -> None:

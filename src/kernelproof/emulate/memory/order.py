@@ -120,25 +120,40 @@ class Order:
         (.release semantics) all that it did."""
         time = self.now + 1
         for thread, place in zip(threads.tolist(), places.tolist(), strict=True):
-            own = time if full else int(self.fenced[thread])
-            if own:
-                clock = self.knowledge(thread, own)
-                held = self.places.get((space, place))
-                self.places[space, place] = clock if held is None else np.maximum(held, clock)
+            self._release(thread, (space, place), time if full else int(self.fenced[thread]))
         self.tick()
 
     def acquire(self, threads: Array, places: Array, space: str) -> None:
         """Strong reads."""
-        if not self.places:
+        if self.places:
+            for thread, place in zip(threads.tolist(), places.tolist(), strict=True):
+                self._acquire(thread, (space, place))
+
+    def exchange(self, threads: Array, places: Array, space: str, full: bool) -> None:
+        """Atomics: each thread reads what the one before it has written."""
+        if not self.places and not full and not self.fenced.any():
             return
+        time = self.now + 1
         for thread, place in zip(threads.tolist(), places.tolist(), strict=True):
-            clock = self.places.get((space, place))
-            if clock is not None:
-                row = self.row[thread]
-                if row < 0:
-                    self._set_rows(np.array([thread]), clock)
-                elif (clock > self.rows[row]).any():
-                    self._set_rows(np.array([thread]), np.maximum(self.rows[row], clock))
+            self._acquire(thread, (space, place))
+            self._release(thread, (space, place), time if full else int(self.fenced[thread]))
+        self.tick()
+
+    def _release(self, thread: int, place: tuple[str, int], own: int) -> None:
+        if own:
+            clock = self.knowledge(thread, own)
+            held = self.places.get(place)
+            self.places[place] = clock if held is None else np.maximum(held, clock)
+
+    def _acquire(self, thread: int, place: tuple[str, int]) -> None:
+        clock = self.places.get(place)
+        if clock is None:
+            return
+        row = self.row[thread]
+        if row < 0:
+            self._set_rows(np.array([thread]), clock)
+        elif (clock > self.rows[row]).any():
+            self._set_rows(np.array([thread]), np.maximum(self.rows[row], clock))
 
     # ---- the question
 
