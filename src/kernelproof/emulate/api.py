@@ -131,15 +131,19 @@ def load(
         CompileError: it does not compile, or has no such kernel.
         UnsupportedError: the compiler is missing.
     """
+    # The cache must notice that a file has changed.
+    path = Path(str(source)) if "\n" not in str(source) else None
+    code = path.read_text() if path is not None and path.is_file() else str(source)
+    where = (str(source), code)
     templated = [name] if name and ("<" in name or "::" in name) else []
     entry_of: dict[str, str] = {}
     if name and not templated:
         # A kernel that is extern "C" has no other name; others are asked for by name.
-        text, entry_of = _compile(str(source), (), tuple(options), compiler)
+        text, entry_of = _compile(where, (), tuple(options), compiler)
         if name not in _parsed(text).functions:
-            text, entry_of = _compile(str(source), (name,), tuple(options), compiler)
+            text, entry_of = _compile(where, (name,), tuple(options), compiler)
     else:
-        text, entry_of = _compile(str(source), tuple(templated), tuple(options), compiler)
+        text, entry_of = _compile(where, tuple(templated), tuple(options), compiler)
     module = _parsed(text)
     entries = module.entries()
     entry = entry_of.get(name, name) or (entries[0] if len(entries) == 1 else "")
@@ -147,16 +151,14 @@ def load(
         raise CompileError(
             f"no kernel {name or '(none named)'!r}; there are {', '.join(entries) or 'none'}"
         )
-    path = Path(str(source)) if "\n" not in str(source) else None
-    code = path.read_text() if path is not None and path.is_file() else str(source)
     return Loaded(module, entry, name or entry, parameter_names(code, name or entry))
 
 
 @functools.lru_cache(maxsize=64)
 def _compile(
-    source: str, names: tuple[str, ...], options: tuple[str, ...], compiler: str
+    source: tuple[str, str], names: tuple[str, ...], options: tuple[str, ...], compiler: str
 ) -> tuple[str, dict[str, str]]:
-    return to_ptx(source, names, options, compiler)
+    return to_ptx(source[0], names, options, compiler)
 
 
 @functools.lru_cache(maxsize=64)
