@@ -9,7 +9,7 @@ import pytest
 
 HONEST = "tests/candidates/right/rms_norm__norm_of_row.py"
 KEY_GATE = "tests/candidates/wrong/gated_recurrence__key_gate.py"
-NO_GPU = "tests/candidates/wrong/gated_recurrence__cuda_no_gpu"
+NO_GPU = "tests/candidates/wrong/gated_recurrence__cuda_cluster"
 
 
 def test_a_pass_is_exit_0_and_says_so(run_cli) -> None:
@@ -52,7 +52,7 @@ def test_code_for_a_gpu_is_unsupported_without_one(run_cli) -> None:
     assert done.returncode == 1
     body = json.loads(done.stdout)
     assert body["status"] == "unsupported"
-    assert "NVIDIA GPU" in body["verdict"]["message"]
+    assert "clusters (sm_90) are not emulated" in body["verdict"]["message"]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from test_candidates import FOLDER, constant, fixtures
 from kernelproof.pipeline import Options, judge
 from kernelproof.problem import shipped_operators
 
-NVRTC = FOLDER / "wrong" / "gated_recurrence__cuda_no_gpu"
+NVRTC = FOLDER / "right" / "gated_recurrence__cuda_nvrtc"
 ON_GPU = [*fixtures("gpu"), *[p for p in fixtures("wrong") if p.name.endswith("key_gate.py")]]
 
 

@@ -155,6 +155,31 @@ def lint(
 
 
 @app.command()
+def race(
+    file: Annotated[Path, typer.Argument(help="A .cu or .ptx file.")],
+    launch: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="KERNEL<<<GRID, BLOCK>>>(ARGUMENTS), repeatable. Default: the file's comments "
+            "`// launch: ...` (see docs/emulate.md)."
+        ),
+    ] = None,
+    seed: SeedOpt = None,
+    json_: JsonOpt = False,
+) -> None:
+    """Emulate kernels on the CPU and report races, accesses out of bounds and uninitialised
+    reads, with their lines. Needs no GPU."""
+    from kernelproof.emulate import commands
+
+    results = commands.race(file, launch or (), seed)
+    if json_:
+        _print_json(commands.as_json(file, results))
+    else:
+        print(commands.text(file, results))
+    raise typer.Exit(1 if any(r.errors for r in results) else 0)
+
+
+@app.command()
 def demo(
     quick: Annotated[bool, typer.Option("--quick", help="Fewer seeds, no torch.compile.")] = False,
     output: Annotated[Path, typer.Option("--output", "-o", help="The report.")] = Path(

@@ -10,9 +10,10 @@ Compiling needs only wheels (``pip install 'kernelproof[cuda]'``), no GPU; launc
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,10 @@ class Kernel:
             programmatic: programmatic dependent launch; the kernel must wait with
                 ``griddepcontrol.wait`` before it touches memory.
         """
+        if _taker is not None:
+            source = self.path if self.path is not None else self.source
+            _taker(source, self.name, self.options, args, grid, block, shared, cluster)
+            return
         device = _device_of(args)
         loaded = self._loaded.get(device)
         if loaded is None:
@@ -89,24 +94,40 @@ class Kernel:
 
     def _compile(self, arch: str) -> tuple[bytes, str]:
         """The cubin and the mangled name of the function; from the cache where possible."""
-        nvrtc = _nvrtc()
+        nvrtc = nvrtc_bindings()
         file = str(self.path) if self.path is not None else "source.cu"
         include = [self.path.parent] if self.path is not None else []
         headers = sorted(h for folder in include for h in folder.glob("*.cuh"))
         options = [f"--gpu-architecture={arch}", "--std=c++17", "--generate-line-info"]
-        options += [*self.options, *(f"-I{path}" for path in (*include, *_header_folders()))]
+        options += [*self.options, *(f"-I{path}" for path in (*include, *header_folders()))]
         key = content_key(
             "nvrtc", nvrtc.nvrtcVersion(), arch, self.name, self.options, self.source,
             *(part for path in headers for part in (path.name, path.read_bytes())),
         )  # fmt: skip
 
         def fill(folder: Path) -> None:
-            code, mangled = _run_nvrtc(nvrtc, self.source, file, self.name, options)
+            code, mangled = run_nvrtc(nvrtc, self.source, file, [self.name], options)
             (folder / "kernel.cubin").write_bytes(code)
-            (folder / "name").write_text(mangled)
+            (folder / "name").write_text(mangled[0])
 
         folder, _ = cached(key, fill)
         return (folder / "kernel.cubin").read_bytes(), (folder / "name").read_text()
+
+
+# What takes launches instead of a GPU, if anything does.
+_taker: Callable[..., None] | None = None
+
+
+@contextlib.contextmanager
+def taking_launches(taker: Callable[..., None]) -> Iterator[None]:
+    """Inside, every launch calls ``taker(source, name, options, args, grid, block, shared,
+    cluster)`` and does nothing else; ``source`` is a path or the text."""
+    global _taker
+    before, _taker = _taker, taker
+    try:
+        yield
+    finally:
+        _taker = before
 
 
 class _Loaded:
@@ -182,7 +203,7 @@ def present_arch(device: int | None = None) -> str:
     return f"sm_{major}{minor}" + ("a" if major in (9, 10, 12) else "")
 
 
-def _nvrtc() -> Any:
+def nvrtc_bindings() -> Any:
     try:
         import cuda.bindings.nvrtc as nvrtc
     except ImportError as error:
@@ -198,18 +219,33 @@ def _core() -> Any:
     return core
 
 
-def _run_nvrtc(
-    nvrtc: Any, source: str, file: str, name: str, options: Sequence[str]
-) -> tuple[bytes, str]:
-    """Compile and return (cubin, mangled name). Raises CompileError with the log."""
+def run_nvrtc(
+    nvrtc: Any,
+    source: str,
+    file: str,
+    names: Sequence[str],
+    options: Sequence[str],
+    output: str = "CUBIN",
+    headers: Mapping[str, str] | None = None,
+) -> tuple[bytes, list[str]]:
+    """Compile; returns the CUBIN or PTX and the mangled names of ``names``.
+
+    ``headers``: text of headers by the name under which they are included.
+    Raises CompileError with the log.
+    """
 
     def call(result: tuple[Any, ...]) -> Any:
         if result[0] != nvrtc.nvrtcResult.NVRTC_SUCCESS:
             raise CompileError(f"NVRTC: {nvrtc.nvrtcGetErrorString(result[0])[1].decode()}")
         return result[1] if len(result) == 2 else None
 
-    program = call(nvrtc.nvrtcCreateProgram(source.encode(), file.encode(), 0, [], []))
-    call(nvrtc.nvrtcAddNameExpression(program, name.encode()))
+    texts = [text.encode() for text in (headers or {}).values()]
+    titles = [title.encode() for title in headers or {}]
+    program = call(
+        nvrtc.nvrtcCreateProgram(source.encode(), file.encode(), len(texts), texts, titles)
+    )
+    for name in names:
+        call(nvrtc.nvrtcAddNameExpression(program, name.encode()))
     flags = [option.encode() for option in options]
     status = nvrtc.nvrtcCompileProgram(program, len(flags), flags)[0]
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
@@ -217,14 +253,14 @@ def _run_nvrtc(
         call(nvrtc.nvrtcGetProgramLog(program, log))
         text = log.decode(errors="replace").rstrip("\0").strip()
         raise CompileError(f"{Path(file).name} does not compile (NVRTC, {options[0]})", text)
-    mangled = call(nvrtc.nvrtcGetLoweredName(program, name.encode())).decode()
-    code = b" " * call(nvrtc.nvrtcGetCUBINSize(program))
-    call(nvrtc.nvrtcGetCUBIN(program, code))
+    mangled = [call(nvrtc.nvrtcGetLoweredName(program, name.encode())).decode() for name in names]
+    code = b" " * call(getattr(nvrtc, f"nvrtcGet{output}Size")(program))
+    call(getattr(nvrtc, f"nvrtcGet{output}")(program, code))
     return code, mangled
 
 
 @functools.lru_cache(maxsize=1)
-def _header_folders() -> tuple[str, ...]:
+def header_folders() -> tuple[str, ...]:
     """CUDA headers for NVRTC: of the wheels first, else of an installed toolkit."""
     import importlib.util
 

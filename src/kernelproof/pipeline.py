@@ -40,6 +40,8 @@ _Value = TypeVar("_Value", Problem, Candidate)
 _CPU_LANGUAGES = ("cpp-c", "cpp-stable", "cpp-inline")
 # Families and layouts at the default level end after this time; only large problems come near it.
 _EXTRA_SECONDS = 60.0
+# Cases with larger inputs are left out of an emulated check, unless it is thorough.
+_EMULATED_BYTES = 4 << 20
 _FLOOR = Path(__file__).parent / "timing" / "floor.py"
 
 
@@ -96,7 +98,8 @@ def judge(
     with CandidateProcess(found, device, options) as subject:
         verdict = _check(reference, subject, seeds, device, options, progress)
         timing = None
-        if timed and verdict.status == "pass":
+        # An emulated kernel has no time worth telling.
+        if timed and verdict.status == "pass" and verdict.evidence != "emulated":
             timing = _time(reference, subject, seeds, device, options, progress)
     from kernelproof import environment, reproducer
 
@@ -166,16 +169,22 @@ def _check(
     from kernelproof.check import Plan, check
 
     evidence: Evidence = "cpu" if device == "cpu" else "device"
+    level, most = options.level, options.max_bytes
+    if subject.emulated:
+        evidence = "emulated"
+        if level != "thorough":
+            seeds, level = seeds[:1], "quick"
+            most = most if most is not None else _EMULATED_BYTES
     plan = Plan(
         seeds=seeds,
         device=device,
         evidence=evidence,
         other_seeds=4 if options.level == "thorough" else 2,
-        level=options.level,
+        level=level,
         extra_seconds=math.inf if options.level == "thorough" else _EXTRA_SECONDS,
         cases=options.cases,
         # A problem that could not be shrunk enough is left out, and the verdict says so.
-        max_bytes=options.max_bytes if options.max_bytes is not None else options.shrink_to,
+        max_bytes=most if most is not None else options.shrink_to,
     )
     return check(reference, subject, plan, progress)
 

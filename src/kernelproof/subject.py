@@ -19,6 +19,8 @@ class CandidateProcess:
         self.candidate = candidate
         self.device = device
         self.options = options
+        # Kernels for a GPU that is not there: their launches are interpreted on the CPU.
+        self.emulated = device == "cpu" and candidate.language == "cuda-nvrtc"
         self.worker = Worker(candidate.name)
         self.weights = ""
         self.build_seconds = 0.0
@@ -41,6 +43,7 @@ class CandidateProcess:
             device=self.device,
             language=self.candidate.language,
             threads=threads(),
+            emulated=self.emulated,
         )
         if not self.built:
             self.build_seconds = answer["import_seconds"] + answer["construct_seconds"]
@@ -73,7 +76,7 @@ class CandidateProcess:
             return self.worker.ask(do, **fields)
         except CandidateCrash as error:
             gpu_code = self.candidate.language.startswith(("cuda", "triton"))
-            if not gpu_code or self.device != "cpu":
+            if not gpu_code or self.device != "cpu" or self.emulated:
                 raise
             raise UnsupportedError(
                 f"the candidate is {self.candidate.language} code and ran on the CPU, where it "

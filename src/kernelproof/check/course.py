@@ -99,7 +99,9 @@ class Course(Matrix):
             return True
         first = not self.runs
         call = Call(case=case.name, seed=seed)
-        run = self._explained(self._seen(case, call, first, 3 if first else 1), pooled=True)
+        # The emulator is deterministic: a repetition would tell nothing.
+        repeats = 3 if first and self.plan.evidence != "emulated" else 1
+        run = self._explained(self._seen(case, call, first, repeats), pooled=True)
         self.runs.append(run)
         return run.status == "pass"
 
@@ -112,6 +114,8 @@ class Course(Matrix):
                 run.name, run, results, seen.changed, seen.views,
                 lambda result: self._judge(run, result, seen.expected),
             )  # fmt: skip
+        else:
+            run = self.guards.emulated(run.name, run, results[0].get("emulated"))
         if run.status == "pass" and pooled:
             self.pool.add(results[0]["output"], seen.expected, inputs, model)
         if run.status == "wrong":

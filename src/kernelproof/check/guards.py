@@ -21,6 +21,7 @@ class Guards:
     def __init__(self, device: str) -> None:
         self.device = device
         self.checks: dict[str, Check] = {}
+        self.launches = 0
 
     def apply(
         self, name: str, run: Run, results: Any, changed: list[int], may_view: bool,
@@ -36,6 +37,7 @@ class Guards:
             judge: a result's values.
         """
         result = results[0]
+        run = self.emulated(name, run, result.get("emulated"))
         mutated = [i for i in result["mutated"] if i not in changed]
         run = self._guard(
             run, "inputs unchanged", not mutated,
@@ -63,6 +65,26 @@ class Guards:
         if len(results) > 2:
             run = self._repeats(run, results, judge)
         return run
+
+    def emulated(self, name: str, run: Run, seen: dict[str, Any] | None) -> Run:
+        """Findings of the emulator fail a kernel whatever its values are; see emulate.report."""
+        if seen is None:
+            return run
+        errors, notes = seen["errors"], seen["notes"]
+        self.launches += seen["launches"]
+        text = "" if self.launches else "no call has launched a kernel"
+        self.checks["emulated launches"] = Check(
+            name="emulated launches", outcome="pass" if self.launches else "note", message=text
+        )
+        for note in notes[:3]:
+            key = f"emulated: {note}"
+            self.checks.setdefault(key, Check(name="emulated", outcome="note", message=note))
+        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+        found = f"case {name}: {errors[0]}{more}" if errors else ""
+        if errors and run.status != "pass":
+            found = f"{run.message}; {errors[0]}{more}"
+            run = run.model_copy(update={"message": found})
+        return self._guard(run, "races, bounds and initialisation (emulated)", not errors, found)
 
     def _guard(self, run: Run, name: str, passed: bool, message: str) -> Run:
         if name not in self.checks or not passed:

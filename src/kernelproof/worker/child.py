@@ -63,6 +63,7 @@ class Host:
         self.module: Any = None
         self.previous: list[Any] = []
         self.sampler: Sampler | None = None
+        self.recorder: Any = None  # of emulated launches
 
     def handle(self, request: dict[str, Any], payload: Any) -> Any:
         do = request["do"]
@@ -93,7 +94,12 @@ class Host:
         factory = _factory(self.source, request["attr"], self.path)
         args, kwargs, seed, state = payload
         torch.manual_seed(seed)
-        self.module, weights = _construct(factory, args, kwargs, state, self.device)
+        if request.get("emulated") and self.recorder is None:
+            from kernelproof.emulate.standin import Recorder
+
+            self.recorder = Recorder()
+        with self._launches():
+            self.module, weights = _construct(factory, args, kwargs, state, self.device)
         if request.get("wrap") == "compile":
             self.module = torch.compile(self.module)
         return {
@@ -112,7 +118,7 @@ class Host:
             placed = Placed(inputs, self.device)
             torch.manual_seed(seed)
             poison = _poisoned_memory() if request["poison"] and index == 0 else _plain()
-            with torch.no_grad(), poison:
+            with torch.no_grad(), poison, self._launches():
                 output = self.module(*placed.given)
                 _synchronize(self.device)
             leaves = list(_leaves(output))
@@ -124,11 +130,20 @@ class Host:
                     "views_input": _shared(leaves, list(_leaves(placed.given))),
                     "reused": _shared(leaves, self.previous),
                     "devices": [str(leaf.device) for leaf in leaves],
+                    "emulated": _emulated(self.recorder),
                 }
             )
             # Held until the next call, so that a reused buffer is seen and not merely freed memory.
             self.previous = leaves
         return runs
+
+    def _launches(self) -> Any:
+        """Where launches go: to the emulator, if that was asked for."""
+        if self.recorder is None:
+            return contextlib.nullcontext()
+        from kernelproof.emulate.standin import standing_in
+
+        return standing_in(self.recorder)
 
     def prepare(self, request: dict[str, Any], payload: Any) -> Any:
         inputs = Placed(payload, self.device).given
@@ -260,6 +275,18 @@ def _poisoned_memory() -> Iterator[None]:
             yield
     finally:
         torch.use_deterministic_algorithms(before, warn_only=warn)
+
+
+def _emulated(recorder: Any) -> dict[str, Any] | None:
+    """Launches of a call and their findings, as plain values; None where nothing is emulated."""
+    if recorder is None:
+        return None
+    results = recorder.taken()
+    return {
+        "launches": len(results),
+        "errors": [str(f) for r in results for f in r.errors],
+        "notes": [str(f) for r in results for f in r.notes],
+    }
 
 
 @contextlib.contextmanager

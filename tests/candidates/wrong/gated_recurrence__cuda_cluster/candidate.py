@@ -1,4 +1,5 @@
-"""A right CUDA kernel: on a machine without a GPU it is unsupported, neither wrong nor a crash."""
+"""A right CUDA kernel in clusters of blocks: without a GPU it is unsupported, neither wrong nor a
+crash."""
 
 from pathlib import Path
 
@@ -23,6 +24,6 @@ class ModelNew(nn.Module):
         # A block per (batch, head), a thread per column: its part of the state is in shared memory.
         kernel(
             *plain, y, length, heads, rows, columns,
-            grid=batch * heads, block=columns, shared=4 * rows * columns,
+            grid=batch * heads, block=columns, shared=4 * rows * columns, cluster=1,
         )  # fmt: skip
         return y.to(q.dtype)

@@ -1,0 +1,135 @@
+"""Removes one barrier, warp barrier or wait at a time from the shipped CUDA kernels, and shows what
+the emulator reports: a Markdown table on stdout.
+
+python benchmarks/emulate_mutations.py [OPERATOR]
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kernelproof.emulate.standin import Recorder, standing_in
+from kernelproof.ops.gated_recurrence import cuda as gated
+from kernelproof.ops.int8_attention import cuda as attention
+from kernelproof.ops.mla_kv import cuda as mla
+
+OPS = Path(gated.__file__).parents[1]
+STATEMENT = re.compile(
+    r"__syncthreads\(\);|__syncwarp\(\);|__syncthreads_or\(marked\)|wait_copies<\d>\(\);"
+    r"|wait_copies_but_last\(\);|asm volatile\(\"cp\.async\.wait_all;\" ::: \"memory\"\);"
+)
+
+
+class Swapped(Recorder):
+    """Launches another source than asked for."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+
+    def launch(self, source: Any, *rest: Any) -> None:  # type: ignore[override]
+        super().launch(self.path, *rest)
+
+
+def _gated(
+    steps: int, rows: int, columns: int, gate: float | None = None, heads: int = 1
+) -> Callable[[], Any]:
+    def run() -> Any:
+        torch.manual_seed(0)
+        q, k = (torch.randn(1, steps, heads, rows) for _ in range(2))
+        v, gates = torch.randn(1, steps, heads, columns), torch.rand(1, steps, heads, columns)
+        if gate is not None:
+            gates[:, :9] = gate
+        return gated.launch(q, k, v, None, gates, None, 1.0, torch.randn(1, heads, rows, columns))
+
+    return run
+
+
+def _attention(tokens: int, heads: int, dim: int) -> Callable[[], Any]:
+    def run() -> Any:
+        torch.manual_seed(0)
+        q, k, v = (
+            torch.randint(-127, 128, (2, tokens, heads, dim), dtype=torch.int8) for _ in range(3)
+        )
+        scales = [torch.rand(heads) * 0.01 + 0.005 for _ in range(3)]
+        return attention.launch(q, k, v, *scales, True, dim**-0.5)
+
+    return run
+
+
+def _mla(tokens: int, model: int, rank: int, columns: int, design: str) -> Callable[[], Any]:
+    def run() -> Any:
+        torch.manual_seed(0)
+        operands = [
+            torch.randn(*s) for s in ((1, tokens, model), (model, rank), *[(rank, columns)] * 2)
+        ]
+        return mla.mla_kv_cuda(*operands, 4, design)
+
+    return run
+
+
+# Together they reach every barrier: one span and several, one warp per segment and two, gates that
+# make segments take turns; each attention kernel over several tiles; each design of mla_kv.
+WORK: dict[str, list[Callable[[], Any]]] = {
+    "gated_recurrence": [
+        _gated(20, 32, 8), _gated(300, 64, 16), _gated(40, 520, 8), _gated(4, 520, 8),
+        _gated(4, 32, 8), _gated(40, 32, 8, 1e30), _gated(3000, 4, 4), _gated(6, 1024, 4),
+    ],
+    "int8_attention": [_attention(40, 2, 64), _attention(195, 54, 32), _attention(40, 1, 300)],
+    "mla_kv": [
+        _mla(5, 128, 32, 64, "registers"), _mla(20, 70, 70, 80, "fused"),
+        _mla(20, 70, 40, 48, "product"),
+    ],
+}  # fmt: skip
+
+
+def mutants(text: str) -> Iterator[tuple[int, str, str]]:
+    """(line, what was removed, the changed source)."""
+    for found in STATEMENT.finditer(text):
+        line = text.count("\n", 0, found.start()) + 1
+        new = "marked" if "_or" in found[0] else ";"
+        yield line, found[0], text[: found.start()] + new + text[found.end() :]
+
+
+def report(path: Path, work: list[Callable[[], Any]]) -> str:
+    """The first error that any of the launches shows."""
+    for run in work:
+        recorder = Swapped(path)
+        with standing_in(recorder):
+            run()
+        for result in recorder.taken():
+            for finding in result.errors:
+                return f"{finding.kind} at line {finding.line}" + (
+                    f", with line {finding.other_line}" if finding.other_line else ""
+                )
+    return ""
+
+
+def main() -> None:
+    only = sys.argv[1] if len(sys.argv) > 1 else ""
+    print("| kernel | line | removed | reported |\n|---|---|---|---|", flush=True)
+    missed = 0
+    for name, work in WORK.items():
+        if only not in name:
+            continue
+        text = (OPS / name / "kernel.cu").read_text()
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "kernel.cu"
+            for line, removed, changed in [(0, "nothing", text), *mutants(text)]:
+                path.write_text(changed)
+                words = report(path, work)
+                missed += not words and line > 0
+                removed = removed.removesuffix(";").replace('asm volatile("', "").split(';"')[0]
+                print(f"| {name} | {line or '-'} | `{removed}` | {words or 'no'} |", flush=True)
+    print(f"\n{missed} not reported")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""State spaces with shadow state: bounds, initialisation, and who touched what last."""

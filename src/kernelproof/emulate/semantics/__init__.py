@@ -1,0 +1,8 @@
+"""What each PTX instruction does: one table, opcode to the function that emits its numpy code."""
+
+from __future__ import annotations
+
+from kernelproof.emulate.semantics import arithmetic, compare, convert, matrix, memory, warp
+from kernelproof.emulate.semantics.table import TABLE, emit
+
+__all__ = ["TABLE", "arithmetic", "compare", "convert", "emit", "matrix", "memory", "warp"]

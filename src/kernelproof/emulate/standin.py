@@ -1,0 +1,148 @@
+"""A CUDA device that is not there: candidates run unchanged on CPU tensors, launches are emulated.
+
+Inside `standing_in` torch answers as if the CPU tensors were on a GPU of compute capability 8.0,
+and `kernelproof.cuda.Kernel` hands its launches to the emulator. Memory from `torch.empty` and its
+like is filled with a pattern by which reads of unwritten elements are known.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from torch.overrides import TorchFunctionMode
+
+from kernelproof import cuda
+from kernelproof.emulate.api import Loaded, Result, Sizes, load
+from kernelproof.emulate.image import Buffer
+from kernelproof.errors import UnsupportedError
+
+CAPABILITY = (8, 0)
+# Of an A100, the first GPU of this capability: CUDA C++ guide, table of compute capabilities.
+_PROPERTIES = types.SimpleNamespace(
+    name="emulated sm_80", major=8, minor=0, multi_processor_count=108, warp_size=32,
+    shared_memory_per_block=48 * 1024, shared_memory_per_block_optin=163 * 1024,
+    shared_memory_per_multiprocessor=164 * 1024, max_threads_per_multi_processor=2048,
+    regs_per_multiprocessor=65536, total_memory=40 << 30, L2_cache_size=40 << 20,
+)  # fmt: skip
+# A NaN in fp32, fp16 and bf16 that no arithmetic makes.
+_UNSET = np.frombuffer(b"\xe5\xff\xb1\xff", np.uint8)
+_EMPTY = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
+
+
+class Recorder:
+    """Takes launches and keeps what they showed."""
+
+    def __init__(self) -> None:
+        self.results: list[Result] = []
+        self._loaded: dict[tuple[str, str, tuple[str, ...]], Loaded] = {}
+        self._empty: dict[int, Any] = {}
+
+    def launch(
+        self, source: str | Path, name: str, options: Sequence[str], args: Sequence[Any],
+        grid: Sizes, block: Sizes, shared: int, cluster: Any,
+    ) -> None:  # fmt: skip
+        """Run one launch. Raises UnsupportedError for what the emulator cannot do."""
+        if cluster is not None:
+            raise UnsupportedError("clusters (sm_90) are not emulated; run this kernel on a GPU")
+        key = (str(source), name, tuple(options))
+        if key not in self._loaded:
+            self._loaded[key] = load(source, name, options)
+        given = [self._buffer(arg) for arg in args]
+        self.results.append(self._loaded[key].launch(grid, block, given, shared=shared))
+
+    def taken(self) -> list[Result]:
+        """The results so far, which are forgotten."""
+        results, self.results = self.results, []
+        self._empty.clear()
+        return results
+
+    def note_empty(self, tensor: torch.Tensor) -> None:
+        """New memory without values."""
+        storage = tensor.untyped_storage()
+        if storage.nbytes():
+            data = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
+            data[:] = np.resize(_UNSET, len(data))
+            self._empty[storage.data_ptr()] = storage
+
+    def _buffer(self, arg: Any) -> Any:
+        if not isinstance(arg, torch.Tensor):
+            return arg
+        storage = arg.untyped_storage()
+        if storage.data_ptr() not in self._empty or storage.nbytes() == 0:
+            return arg
+        data = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
+        whole = len(data) // 4 * 4
+        unset = (data[:whole].view(np.uint32) == _UNSET.view(np.uint32)[0]).repeat(4)
+        written = np.ones(len(data), bool)
+        written[:whole] = ~unset
+        return Buffer(arg, initialised=False, written=written)
+
+
+class _Device(TorchFunctionMode):
+    """Calls that ask for a CUDA device get the CPU."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = {key: _on_cpu(value) for key, value in (kwargs or {}).items()}
+        name = getattr(func, "__name__", "")
+        if name == "cuda" and args and isinstance(args[0], torch.Tensor):
+            return args[0]
+        if name == "__get__" and getattr(func, "__self__", None) is torch.Tensor.is_cuda:
+            return True
+        if name == "to":
+            args = tuple(_on_cpu(arg) for arg in args)
+        out = func(*args, **kwargs)
+        if name in _EMPTY and isinstance(out, torch.Tensor) and out.device.type == "cpu":
+            self.recorder.note_empty(out)
+        return out
+
+
+def _on_cpu(value: Any) -> Any:
+    if isinstance(value, torch.device) and value.type == "cuda":
+        return torch.device("cpu")
+    if isinstance(value, str) and value.split(":")[0] == "cuda":
+        return "cpu"
+    return value
+
+
+class _NoDevice:
+    """torch.cuda.device and torch.cuda.stream, which have nothing to do here."""
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+
+@contextlib.contextmanager
+def standing_in(recorder: Recorder) -> Iterator[None]:
+    """Torch and `Kernel` behave as if there were a GPU of compute capability 8.0."""
+    answers: dict[str, Any] = {
+        "is_available": lambda: True, "current_device": lambda: 0, "device_count": lambda: 1,
+        "get_device_properties": lambda device=None: _PROPERTIES,
+        "get_device_capability": lambda device=None: CAPABILITY,
+        "get_device_name": lambda device=None: _PROPERTIES.name,
+        "synchronize": lambda device=None: None, "device": _NoDevice, "stream": _NoDevice,
+    }  # fmt: skip
+    with contextlib.ExitStack() as stack:
+        for name, answer in answers.items():
+            stack.enter_context(mock.patch.object(torch.cuda, name, answer))
+        stack.enter_context(cuda.taking_launches(recorder.launch))
+        stack.enter_context(_Device(recorder))
+        yield
