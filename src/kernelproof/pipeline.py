@@ -14,12 +14,12 @@ import secrets
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from kernelproof import candidate as candidates
 from kernelproof import problem as problems
 from kernelproof.errors import UsageError
-from kernelproof.subject import CandidateProcess, Timed, TimedModule
+from kernelproof.subject import CandidateProcess
 from kernelproof.types import (
     Candidate,
     Case,
@@ -32,7 +32,6 @@ from kernelproof.types import (
     Verdict,
     silent,
 )
-from kernelproof.worker import Worker
 
 _Value = TypeVar("_Value", Problem, Candidate)
 
@@ -42,7 +41,6 @@ _CPU_LANGUAGES = ("cpp-c", "cpp-stable", "cpp-inline")
 _EXTRA_SECONDS = 60.0
 # Cases with larger inputs are left out of an emulated check, unless it is thorough.
 _EMULATED_BYTES = 4 << 20
-_FLOOR = Path(__file__).parent / "timing" / "floor.py"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +98,9 @@ def judge(
         timing = None
         # An emulated kernel has no time worth telling.
         if timed and verdict.status == "pass" and verdict.evidence != "emulated":
-            timing = _time(reference, subject, seeds, device, options, progress)
+            verdict, timing = _time(
+                reference, subject, verdict, master, seeds, device, options, progress
+            )
     from kernelproof import environment, reproducer
 
     portable = _portable(found, "path", "folder")
@@ -190,63 +190,15 @@ def _check(
 
 
 def _time(
-    reference: problems.Reference, subject: CandidateProcess, seeds: tuple[int, ...], device: str,
-    options: Options, progress: Progress,
-) -> Timing:  # fmt: skip
+    reference: problems.Reference, subject: CandidateProcess, verdict: Verdict, master: int,
+    seeds: tuple[int, ...], device: str, options: Options, progress: Progress,
+) -> tuple[Verdict, Timing | None]:  # fmt: skip
     """Time the first of the chosen cases."""
-    import torch
-
-    from kernelproof.check.reference import construct, state_of
-    from kernelproof.timing import Budget, Entrant, measure
+    from kernelproof import timed
 
     case = _timed_case(reference, options)
-    args, kwargs = reference.init_args(case)
-    torch.manual_seed(seeds[0])
-    inputs = reference.inputs(case)
-    state = state_of(construct(reference.module.Model, args, kwargs, seeds[0], "cpu"))
-    subject.construct(args, kwargs, seeds[0], state)
-    payload = (args, kwargs, seeds[0], state)
-    workers: list[Worker] = []
-
-    def entrant(
-        name: str, path: str, attr: str, given: Any, shown: list[Any], **extra: Any
-    ) -> Entrant:
-        timed = TimedModule(name, path, attr, device, given, shown, options, **extra)
-        workers.append(timed.worker)
-        return Entrant(name, timed)
-
-    try:
-        path = reference.problem.path
-        baselines = []
-        for name in _baselines(reference, options):
-            attr = "Model" if name in ("eager", "torch.compile") else f"BASELINES:{name}"
-            wrap = "compile" if name == "torch.compile" else None
-            baselines.append(entrant(name, path, attr, payload, inputs, wrap=wrap))
-        first = next((x for x in inputs if isinstance(x, torch.Tensor)), torch.zeros(1))
-        nothing: Any = ([], {}, seeds[0], {})
-        floor = entrant(
-            "empty launch" if device != "cpu" else "empty call",
-            str(_FLOOR),
-            "Model",
-            nothing,
-            [first],
-        )
-        return measure(
-            Entrant(subject.candidate.name, Timed(subject.worker, inputs, options.call_timeout)),
-            baselines,
-            floor,
-            case=case.name,
-            device=device,
-            threads=torch.get_num_threads(),
-            flops=reference.count("FLOPS", case),
-            nbytes=reference.count("BYTES", case),
-            budget=Budget(rounds=options.rounds, seconds=options.seconds),
-            seed=seeds[0],
-            progress=progress,
-        )
-    finally:
-        for worker in workers:
-            worker.close()
+    race = timed.Race(reference, case, device, seeds[0], _baselines(reference, options), options)
+    return timed.time(race, subject, verdict, master, progress)
 
 
 def _timed_case(reference: problems.Reference, options: Options) -> Case:

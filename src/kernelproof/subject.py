@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import pickle
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kernelproof.errors import CandidateCrash, UnsupportedError
+from kernelproof.timing import Drawn, Fresh, Picks
 from kernelproof.types import Build, Candidate, Verdict
 from kernelproof.worker import Worker
 
@@ -60,6 +65,13 @@ class CandidateProcess:
             repeats=repeats,
         )
 
+    def traced(self, inputs: list[Any] | None) -> dict[str, Any]:
+        """What the worker's tripwires saw, and a profile of one call where ``inputs`` are given."""
+        answer: dict[str, Any] = self._ask(
+            "traced", timeout=self.options.call_timeout, payload=inputs
+        )
+        return answer
+
     def build(self, verdict: Verdict) -> Build:
         """The build's outcome, once the check is over."""
         if self.built:
@@ -86,35 +98,96 @@ class CandidateProcess:
 
 
 class Timed:
-    """A module that its worker has loaded, as the timing sees it; ``timeout`` in seconds."""
+    """A module that its worker has loaded, as the timing sees it.
 
-    def __init__(self, worker: Worker, inputs: list[Any], timeout: float) -> None:
+    Args:
+        fresh: where its inputs come from.
+        timeout: of a request, in seconds.
+        picks: where outputs of timed calls go, to be checked; None for a contestant whose outputs
+            nobody asks about.
+        only: what of a set of inputs it takes.
+    """
+
+    def __init__(
+        self, worker: Worker, fresh: Fresh, timeout: float, picks: Picks | None = None,
+        only: Callable[[list[Any]], list[Any]] = list,
+    ) -> None:  # fmt: skip
         self.worker = worker
-        self.inputs = inputs
+        self.fresh = fresh
+        self.graph_calls = 0
         self.timeout = timeout
+        self.picks = picks
+        self.only = only
+        self.sent: list[Drawn] = []
+        # By clock and round: seconds of a request, by the clock of this process, per call and
+        # beyond what the worker reports.
+        self.outside: dict[str, dict[int, float]] = {"host": {}, "device": {}}
 
     def prepare(self) -> dict[str, Any]:
-        answer: dict[str, Any] = self.worker.ask(
-            "prepare", timeout=self.timeout, payload=self.inputs, graph=True
-        )
+        sets = self.fresh.sets(0, self.fresh.most)
+        answer: dict[str, Any] = self._ask("prepare", payload=self._payload(sets), graph=True)
+        self.graph_calls = int(answer["graph"])
         return answer
 
-    def sample(self, clock: str, calls: int) -> list[float]:
-        readings: list[float] = self.worker.ask(
-            "sample", timeout=self.timeout, clock=clock, calls=calls
-        )
-        return readings
+    def sample(self, clock: str, calls: int, number: int) -> list[float]:
+        # A graph goes round all sets; calls that are readings need one each.
+        sets = self.fresh.sets(number, self.fresh.most if self.fresh.cuda else calls)
+        return self._sampled(clock, calls, number, sets)
+
+    def again(self, calls: int, new: bool) -> list[float]:
+        """Readings of the host clock, on contents that are ``new`` or those of the last time."""
+        sets = [self.fresh.one() for _ in range(calls)] if new else self.sent
+        return self._sampled("host", calls, -1, sets, renew=new)
+
+    def once(self) -> None:
+        """One call on new inputs, from inputs sent to output received."""
+        drawn = self.fresh.one()
+        payload = (self.only(drawn.inputs), drawn.seed)
+        self._ask("call", payload=payload, poison=False, repeats=1)
+
+    def _sampled(
+        self, clock: str, calls: int, number: int, sets: list[Drawn], renew: bool = True
+    ) -> list[float]:
+        # Contents that the worker has already are not sent again: not for a second clock, and not
+        # where they are too large to be renewed in every round.
+        same = [s.seed for s in sets] == [s.seed for s in self.sent]
+        payload = self._payload(sets) if renew and not same else None
+        self._ask("warm")
+        started = time.perf_counter()
+        answer = self._ask("sample", payload=payload, clock=clock, calls=calls)
+        taken = time.perf_counter() - started
+        readings, kept = answer["readings"], int(answer["kept"])
+        if not readings or not all(isinstance(r, float) and 0 < r < math.inf for r in readings):
+            raise CandidateCrash(f"the worker reported {readings!r:.80} as times per call")
+        if self.picks is not None and number >= 0:
+            made = calls if self.fresh.cuda else min(calls, len(sets))
+            made = self.graph_calls if clock == "device" else made
+            self.picks.take(clock, made, number, sets, min(kept, made), self._collector(clock))
+        made = calls if self.fresh.cuda else len(readings)
+        self.outside[clock][number] = taken / made - sum(readings) / len(readings)
+        return list(readings)
+
+    def _collector(self, clock: str) -> Callable[[int], Any]:
+        return lambda chosen: self._ask("collect", clock=clock, numbers=[chosen])[0]
+
+    def _payload(self, sets: list[Drawn]) -> list[bytes]:
+        """Each set by itself, for the worker to unpack when its turn comes."""
+        self.sent = sets
+        return [pickle.dumps((d.seed, self.only(d.inputs)), protocol=5) for d in sets]
+
+    def _ask(self, do: str, **fields: Any) -> Any:
+        return self.worker.ask(do, timeout=self.timeout, **fields)
 
 
 class TimedModule(Timed):
     """A baseline in a worker of its own, which loads it when the timing prepares it."""
 
     def __init__(
-        self, name: str, path: str, attr: str, device: str, payload: Any, inputs: list[Any],
-        options: Options, wrap: str | None = None,
+        self, name: str, path: str, attr: str, device: str, payload: Any, fresh: Fresh,
+        options: Options, wrap: str | None = None, only: Callable[[list[Any]], list[Any]] = list,
     ) -> None:  # fmt: skip
         timeout = options.compile_timeout if wrap == "compile" else options.call_timeout
-        super().__init__(Worker(name), inputs, timeout)
+        super().__init__(Worker(name), fresh, timeout, only=only)
         self.load = {
             "path": path, "kind": "baseline", "attr": attr, "device": device, "wrap": wrap,
             "language": "pytorch", "threads": threads(),
@@ -122,7 +195,7 @@ class TimedModule(Timed):
         self.payload = payload
 
     def prepare(self) -> dict[str, Any]:
-        self.worker.ask("load", timeout=self.timeout, payload=self.payload, **self.load)
+        self._ask("load", payload=self.payload, **self.load)
         return super().prepare()
 
 
