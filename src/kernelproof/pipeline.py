@@ -14,17 +14,19 @@ import secrets
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from kernelproof import candidate as candidates
 from kernelproof import problem as problems
-from kernelproof.errors import UsageError
+from kernelproof.errors import CandidateError, UsageError
 from kernelproof.subject import CandidateProcess
 from kernelproof.types import (
     Candidate,
     Case,
+    Check,
     Evidence,
     Level,
+    LibraryUse,
     Problem,
     Progress,
     Record,
@@ -96,11 +98,15 @@ def judge(
     with CandidateProcess(found, device, options) as subject:
         verdict = _check(reference, subject, seeds, device, options, progress)
         timing = None
+        verdict, library = _evidence(reference, subject, verdict, seeds, options)
         # An emulated kernel has no time worth telling.
         if timed and verdict.status == "pass" and verdict.evidence != "emulated":
             verdict, timing = _time(
                 reference, subject, verdict, master, seeds, device, options, progress
             )
+            # What was replaced only once the check was over.
+            if verdict.status == "pass":
+                verdict, _ = _evidence(reference, subject, verdict, seeds, options, again=True)
     from kernelproof import environment, reproducer
 
     portable = _portable(found, "path", "folder")
@@ -112,7 +118,8 @@ def judge(
         candidate=portable,
         build=subject.build(verdict),
         verdict=verdict,
-        timing=timing,
+        timing=timing if verdict.status == "pass" else None,
+        uses_library_kernels=library,
         environment=environment.capture(),
         seed=master,
         seeds=seeds,
@@ -189,6 +196,43 @@ def _check(
     return check(reference, subject, plan, progress)
 
 
+def _evidence(
+    reference: problems.Reference, subject: CandidateProcess, verdict: Verdict,
+    seeds: tuple[int, ...], options: Options, again: bool = False,
+) -> tuple[Verdict, LibraryUse | None]:  # fmt: skip
+    """The verdict with what tripwires, a profile of one call and the sources tell; and the
+    profile. ``again``: only the tripwires, after the timing."""
+    from kernelproof import screen
+    from kernelproof.check import evidence
+    from kernelproof.check.seeding import seed_all
+
+    profiled = verdict.status == "pass" and not subject.emulated and not again
+    inputs = None
+    checks, use = [], None
+    if subject.worker.alive and subject.built:
+        try:
+            if profiled:
+                case = _timed_case(reference, options)
+                subject.construct(*_payload(reference, case, seeds[0]))
+                seed_all(seeds[0])
+                inputs = reference.inputs(case)
+            told = subject.traced(inputs)
+        except CandidateError as error:
+            found = Check(name="profile", outcome="note", message=f"no profile: {error.message}")
+            return evidence.with_checks(verdict, [found]), None
+        checks = evidence.tripped(told["tripwires"], reference.problem.path)
+        if again:
+            return evidence.with_checks(verdict, [c for c in checks if c.outcome == "fail"]), None
+        if told["profile"] is not None:
+            use = evidence.library_use(told["profile"], subject.candidate.language)
+        if use is not None:
+            forbidden = bool(getattr(reference.module, "OWN_KERNELS", False))
+            checks.append(evidence.library_check(use, forbidden))
+    remarks = [f"source: {note}" for note in screen.notes(subject.candidate)]
+    verdict = verdict.model_copy(update={"notes": (*verdict.notes, *remarks)})
+    return evidence.with_checks(verdict, checks), use
+
+
 def _time(
     reference: problems.Reference, subject: CandidateProcess, verdict: Verdict, master: int,
     seeds: tuple[int, ...], device: str, options: Options, progress: Progress,
@@ -198,7 +242,17 @@ def _time(
 
     case = _timed_case(reference, options)
     race = timed.Race(reference, case, device, seeds[0], _baselines(reference, options), options)
-    return timed.time(race, subject, verdict, master, progress)
+    payload = _payload(reference, case, seeds[0])
+    return timed.time(race, subject, payload, verdict, master, progress)
+
+
+def _payload(reference: problems.Reference, case: Case, seed: int) -> tuple[Any, Any, int, Any]:
+    """What a worker needs to construct a module with the reference's weights."""
+    from kernelproof.check.reference import construct, state_of
+
+    args, kwargs = reference.init_args(case)
+    model = construct(reference.module.Model, args, kwargs, seed, "cpu")
+    return args, kwargs, seed, state_of(model)
 
 
 def _timed_case(reference: problems.Reference, options: Options) -> Case:

@@ -41,19 +41,20 @@ class Race:
 
 
 def time(
-    race: Race, subject: CandidateProcess, verdict: Verdict, secret: int, progress: Progress
+    race: Race,
+    subject: CandidateProcess,
+    payload: tuple[Any, Any, int, Any],
+    verdict: Verdict,
+    secret: int,
+    progress: Progress,
 ) -> tuple[Verdict, Timing | None]:
     """Time ``subject`` beside the baselines; with the verdict, which what was timed may change.
 
     Args:
+        payload: arguments, seed and weights to construct with.
         verdict: a passing one.
         secret: what the seeds of the timed inputs come from.
     """
-    from kernelproof.check.reference import construct, state_of
-
-    args, kwargs = race.reference.init_args(race.case)
-    model = construct(race.reference.module.Model, args, kwargs, race.seed, "cpu")
-    payload = (args, kwargs, race.seed, state_of(model))
     subject.construct(*payload)
     fresh = Fresh(lambda seed: _inputs(race, seed), _bytes, secret, race.cuda)
     picks = Picks(_bytes)
