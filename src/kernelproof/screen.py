@@ -115,7 +115,9 @@ def native(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _imports(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[int, str]]:
-    names = [a.name for a in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+    names = [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        names = [f"{node.module}.{name}" for name in names]
     for name in names:
         parts = name.split(".")
         if parts[:2] in (["kernelproof", "worker"], ["kernelproof", "check"],

@@ -17,6 +17,19 @@ if TYPE_CHECKING:
     from kernelproof.pipeline import Options
 
 
+# What a worker tells, and of which type: it can send anything.
+_FACTS = {
+    "output": object, "mutated": list, "overrun": list, "views_input": list, "reused": list,
+    "devices": list, "emulated": (dict, type(None)),
+}  # fmt: skip
+_LOADED = {"import_seconds": float, "construct_seconds": float, "weights": str}
+_TRACED = {"tripwires": dict, "profile": (dict, type(None))}
+_TRIPWIRES = {"patched": list, "seen": list, "opened": list, "threads": int}
+_PROFILE = {"seconds": float, "library": float, "names": list}
+_PREPARED = {"first": float, "host": float, "graph": int, "problem": str}
+_SAMPLED = {"readings": list, "kept": int}
+
+
 class CandidateProcess:
     """The candidate in its worker, as the check sees it."""
 
@@ -50,6 +63,7 @@ class CandidateProcess:
             threads=threads(),
             emulated=self.emulated,
         )
+        _form("load", answer, _LOADED)
         if not self.built:
             self.build_seconds = answer["import_seconds"] + answer["construct_seconds"]
             self.weights = answer["weights"]
@@ -57,19 +71,29 @@ class CandidateProcess:
         return str(answer["weights"])
 
     def call(self, inputs: list[Any], seed: int, poison: bool, repeats: int) -> Any:
-        return self._ask(
+        answer = self._ask(
             "call",
             timeout=self.options.call_timeout,
             payload=(inputs, seed),
             poison=poison,
             repeats=repeats,
         )
+        # A candidate can write to its worker's channel: what comes is taken for what it looks like.
+        if not isinstance(answer, list) or len(answer) != repeats:
+            raise _nonsense("call", answer)
+        for run in answer:
+            _form("call", run, _FACTS)
+        return answer
 
     def traced(self, inputs: list[Any] | None) -> dict[str, Any]:
         """What the worker's tripwires saw, and a profile of one call where ``inputs`` are given."""
         answer: dict[str, Any] = self._ask(
             "traced", timeout=self.options.call_timeout, payload=inputs
         )
+        _form("traced", answer, _TRACED)
+        _form("traced", answer["tripwires"], _TRIPWIRES)
+        if answer["profile"] is not None:
+            _form("traced", answer["profile"], _PROFILE)
         return answer
 
     def build(self, verdict: Verdict) -> Build:
@@ -118,6 +142,7 @@ class Timed:
         self.timeout = timeout
         self.picks = picks
         self.only = only
+        self.nonsense = ""
         self.sent: list[Drawn] = []
         # By clock and round: seconds of a request, by the clock of this process, per call and
         # beyond what the worker reports.
@@ -126,6 +151,7 @@ class Timed:
     def prepare(self) -> dict[str, Any]:
         sets = self.fresh.sets(0, self.fresh.most)
         answer: dict[str, Any] = self._ask("prepare", payload=self._payload(sets), graph=True)
+        _form("prepare", answer, _PREPARED)
         self.graph_calls = int(answer["graph"])
         return answer
 
@@ -156,9 +182,11 @@ class Timed:
         started = time.perf_counter()
         answer = self._ask("sample", payload=payload, clock=clock, calls=calls)
         taken = time.perf_counter() - started
+        _form("sample", answer, _SAMPLED)
         readings, kept = answer["readings"], int(answer["kept"])
         if not readings or not all(isinstance(r, float) and 0 < r < math.inf for r in readings):
-            raise CandidateCrash(f"the worker reported {readings!r:.80} as times per call")
+            self.nonsense = f"the worker reported {readings!r:.80} as times per call"
+            raise CandidateCrash(self.nonsense)
         if self.picks is not None and number >= 0:
             made = calls if self.fresh.cuda else min(calls, len(sets))
             made = self.graph_calls if clock == "device" else made
@@ -168,7 +196,13 @@ class Timed:
         return list(readings)
 
     def _collector(self, clock: str) -> Callable[[int], Any]:
-        return lambda chosen: self._ask("collect", clock=clock, numbers=[chosen])[0]
+        def collect(chosen: int) -> Any:
+            answer = self._ask("collect", clock=clock, numbers=[chosen])
+            if not isinstance(answer, list) or len(answer) != 1:
+                raise _nonsense("collect", answer)
+            return answer[0]
+
+        return collect
 
     def _payload(self, sets: list[Drawn]) -> list[bytes]:
         """Each set by itself, for the worker to unpack when its turn comes."""
@@ -197,6 +231,19 @@ class TimedModule(Timed):
     def prepare(self) -> dict[str, Any]:
         self._ask("load", payload=self.payload, **self.load)
         return super().prepare()
+
+
+def _form(do: str, answer: Any, fields: dict[str, Any]) -> None:
+    """Raises CandidateCrash where ``answer`` is no dict with ``fields`` of these types."""
+    if not isinstance(answer, dict):
+        raise _nonsense(do, answer)
+    for name, kind in fields.items():
+        if name not in answer or not isinstance(answer[name], kind):
+            raise _nonsense(do, {name: answer.get(name)})
+
+
+def _nonsense(do: str, answer: Any) -> CandidateCrash:
+    return CandidateCrash(f"the worker sent nonsense in answer to {do!r}: {answer!r:.80}")
 
 
 def threads() -> int:

@@ -13,12 +13,14 @@ from kernelproof.types import Call, Case, Check, Progress, Status, Timing, Verdi
 from kernelproof.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from kernelproof.pipeline import Options
     from kernelproof.problem import Reference
 
 _FLOOR = Path(__file__).parent / "timing" / "floor.py"
+# Calls on inputs whose timed output is wrong: are they right when they are not timed?
+_UNTIMED_CALLS = 3
 # Calls by which new contents are compared with contents seen before, and how often.
 _AGAIN_CALLS = 4
 _AGAIN_TIMES = 3
@@ -77,15 +79,21 @@ def time(
             progress=progress,
         )
         progress("check what was timed", 0, 1)
-        return _settled(race, subject, verdict, timing, mine, others.get("eager"))
+
+        def untimed(inputs: list[Any], seed: int) -> Any:
+            with CandidateProcess(subject.candidate, race.device, race.options) as again:
+                again.construct(*payload)
+                return again.call(inputs, seed, False, _UNTIMED_CALLS)
+
+        return _settled(race, verdict, timing, mine, others.get("eager"), untimed)
     finally:
         for worker in workers:
             worker.close()
 
 
 def _settled(
-    race: Race, subject: CandidateProcess, verdict: Verdict, timing: Timing, mine: Timed,
-    eager: Timed | None,
+    race: Race, verdict: Verdict, timing: Timing, mine: Timed, eager: Timed | None,
+    untimed: Callable[[list[Any], int], Any],
 ) -> tuple[Verdict, Timing | None]:  # fmt: skip
     """The verdict after the timed outputs were judged and the clocks compared."""
     from kernelproof.check import Plan
@@ -94,10 +102,12 @@ def _settled(
     plan = Plan(seeds=(race.seed,), device=race.device, evidence=verdict.evidence)
     assert mine.picks is not None
     try:
-        found = judge(race.reference, subject, plan, race.case, mine.picks.held)
+        found = judge(race.reference, plan, race.case, mine.picks.held, untimed)
         if found.status != "pass":
             return failed(verdict, found.status, [found.check], found.call), None
         checks = [found.check]
+        if mine.nonsense:
+            checks.append(Check(name="clock", outcome="fail", message=mine.nonsense))
         if timing.candidate.host is not None and not timing.candidate.problem:
             checks += _clock_checks(race, timing, mine, eager)
     except CandidateError as error:

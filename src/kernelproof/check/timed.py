@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from kernelproof.check.course import Course
-from kernelproof.check.plan import Plan, Subject
+from kernelproof.check.plan import Plan
 from kernelproof.check.reference import flatten
 from kernelproof.types import Call, Case, Check, Run, Status, silent
 
@@ -22,8 +22,6 @@ NAME = "timed outputs"
 # compared with the reference only to find these.
 _FARTHEST = 3
 _BY_CHANCE = 3
-# Calls that are not timed, on inputs whose timed output is wrong: are they right?
-_REPEATS = 3
 
 
 class Timed(Protocol):
@@ -51,12 +49,16 @@ class Judgement:
 
 
 def judge(
-    reference: Reference, subject: Subject, plan: Plan, case: Case, timed: Sequence[Timed]
-) -> Judgement:
+    reference: Reference, plan: Plan, case: Case, timed: Sequence[Timed],
+    untimed: Callable[[list[Any], int], Any],
+) -> Judgement:  # fmt: skip
     """The worst of ``timed``.
 
     An output that is wrong while calls on the same inputs are right when they are not timed makes
     a cheat; where those are wrong too, the candidate is wrong, as a race can make it.
+
+    Args:
+        untimed: calls on these inputs under a seed in a new process, which knows of no timing.
     """
     recorded = _Recorded()
     course = _Outputs(reference, recorded, plan, silent)
@@ -71,25 +73,26 @@ def judge(
         recorded.output = one.output
         run = course.judged(case, one.seed)
         if run.status != "pass":
-            return _wrong(course, recorded, subject, case, one, run)
+            return _wrong(course, recorded, untimed, case, one, run)
     text = f"{len(fit)} outputs of timed calls collected, {len(chosen)} judged in full"
     return Judgement(Check(name=NAME, outcome="pass", message=text))
 
 
 def _wrong(
-    course: _Outputs, recorded: _Recorded, subject: Subject, case: Case, one: Timed, run: Run
-) -> Judgement:
-    untimed = subject.call(course.inputs(case, one.seed), one.seed, False, _REPEATS)
+    course: _Outputs, recorded: _Recorded, untimed: Callable[[list[Any], int], Any], case: Case,
+    one: Timed, run: Run,
+) -> Judgement:  # fmt: skip
+    results = untimed(course.inputs(case, one.seed), one.seed)
     right = 0
-    for result in untimed:
+    for result in results:
         recorded.output = result["output"]
         right += course.judged(case, one.seed).status == "pass"
     where = f"timed call of round {one.number} ({one.clock} clock, seed {one.seed}): {run.message}"
-    if right == len(untimed):
-        text = f"{where}. The same inputs give a right answer when they are not timed"
+    if right == len(results):
+        text = f"{where}. The same inputs give a right answer in a process that is not timed"
         status: Status = "cheat"
     else:
-        text = f"{where}. Not timed, {right} of {len(untimed)} calls on these inputs are right"
+        text = f"{where}. Not timed, {right} of {len(results)} calls on these inputs are right"
         status = "wrong"
     return Judgement(Check(name=NAME, outcome="fail", message=text), status, Call(
         case=case.name, seed=one.seed
