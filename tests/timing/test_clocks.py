@@ -45,9 +45,11 @@ def test_too_few_rounds_say_nothing() -> None:
 
 
 def test_a_call_that_does_the_work_of_others_is_named() -> None:
-    uneven = clocks.evenness(timed([2e-2, 1e-6, 1e-6, 1e-6] * 6, 4))
+    batched = clocks.evenness(timed([2e-2, 1e-6, 1e-6, 1e-6] * 6, 4))
+    uneven = clocks.evenness(timed([1e-4, 1e-4, 1e-4, 3e-3] * 6, 4))
     even = clocks.evenness(timed([2e-4, 1e-4, 1e-4, 1e-4] * 6, 4))
-    assert uneven and uneven.outcome == "note" and "first call" in uneven.message
+    assert batched and batched.outcome == "fail" and "first call" in batched.message
+    assert uneven and uneven.outcome == "note" and "last call" in uneven.message
     assert even and even.outcome == "pass"
     assert clocks.evenness(timed([1e-3] * 6, 1)) is None
 

@@ -18,7 +18,7 @@ from kernelproof.check.plan import Plan, Subject
 from kernelproof.check.pooling import Pool
 from kernelproof.check.reference import ReferenceModel, flatten, to_device
 from kernelproof.check.seeding import seed_all
-from kernelproof.errors import ProblemError
+from kernelproof.errors import CandidateError, ProblemError
 from kernelproof.types import Call, Case, Check, Progress, Run
 
 if TYPE_CHECKING:
@@ -134,11 +134,17 @@ class Course(Matrix):
         seed = call.seed
         inputs = self._inputs(case, seed)
         model = self._prepared(case, self.plan.seeds[0])
-        # The reference goes first: where it does not run, the candidate is not to blame.
+        # The candidate goes first: while it runs, what it should answer is in no process's memory.
+        try:
+            self._construct(case)
+            results = self.subject.call(inputs, seed, True, repeats)
+        except CandidateError:
+            # Where the reference does not run either, the candidate is not to blame.
+            self._guarded(case, lambda: model.run(inputs, seed))
+            self.at = call
+            raise
         value, changed, views = self._guarded(case, lambda: model.run(inputs, seed))
         self.at = call
-        self._construct(case)
-        results = self.subject.call(inputs, seed, True, repeats)
         expected = expect(model, inputs, seed, value, STAGES[0], first)
         run = self._judge(call, results[0], expected)
         for draws in STAGES[1:]:
