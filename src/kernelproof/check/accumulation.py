@@ -34,16 +34,18 @@ class Serial:
         unit: unit roundoff of the accumulator.
         seed: of the noise.
         equal: whether many terms are equal.
+        positive: only sums whose terms agree in sign, as those of softmax and of norms.
     """
 
-    def __init__(self, unit: float, seed: int, equal: bool = False) -> None:
+    def __init__(self, unit: float, seed: int, equal: bool = False, positive: bool = False) -> None:
         self.unit = unit
         self.equal = equal
+        self.rules = _POSITIVE if positive else _RULES
         self.draw = torch.Generator().manual_seed(seed)
 
     def disturb(self, func: Any, args: Any, kwargs: Any, result: Any) -> Any:
         """``result`` of ``func`` with the noise of its sums; others as they are."""
-        rule = _RULES.get(func.overloadpacket.__name__)
+        rule = self.rules.get(func.overloadpacket.__name__)
         return result if rule is None else rule(self, func, args, kwargs, result)
 
     def noisy(self, result: torch.Tensor, terms: Any, squares: Any) -> torch.Tensor:
@@ -157,3 +159,4 @@ _RULES: dict[str, _Rule] = {
                      "_scaled_dot_product_attention_math"), _attention),
     "cumsum": _cumsum,
 }  # fmt: skip
+_POSITIVE = {name: rule for name, rule in _RULES.items() if rule in (_positive, _softmax)}

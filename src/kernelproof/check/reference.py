@@ -109,13 +109,14 @@ class ReferenceModel:
             return self.exact(*given)
 
     def serial(
-        self, inputs: list[Any], seed: int, number: int, unit: float, equal: bool = False
-    ) -> Any:
+        self, inputs: list[Any], seed: int, number: int, unit: float, equal: bool = False,
+        positive: bool = False,
+    ) -> Any:  # fmt: skip
         """The oracle's output with the error of plain serial sums in the precision of ``unit``
-        roundoff, ``equal`` where many terms are; see `accumulation`. ``number`` tells draws
-        apart."""
+        roundoff, ``equal`` where many terms are, ``positive`` for sums of such only; see
+        `accumulation`. ``number`` tells draws apart."""
         given = lift(to_device(inputs, self.device))
-        with float64(serial=Serial(unit, seed + number, equal)):
+        with float64(serial=Serial(unit, seed + number, equal, positive)):
             seed_all(seed)
             return self.exact(*given)
 
