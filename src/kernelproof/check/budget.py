@@ -28,9 +28,9 @@ LIMIT = 12.0
 # Below this the response and the error of serial sums, which would only lower it, are not measured.
 CLEAR = 4.0
 
-# How much of the error of plain serial sums (accumulation.py) counts: times LIMIT it is six times the
-# plainest honest kernel's, of which stagnating totals take up to three. TF32 stays outside: in a
-# product of normal numbers its error is 21 times that limit at 4,096 terms, 5.8 times at 65,536.
+# How much of the error of plain serial sums (accumulation.py) counts: times LIMIT it is six times
+# the plainest honest kernel's, of which stagnating totals take up to three. TF32 stays outside: in
+# a product of normal numbers its error is 21 times that limit at 4,096 terms, 5.8 times at 65,536.
 SERIAL_SHARE = 0.5
 
 # Structure of the error (structure.py; measurements in its part of the documents).
