@@ -54,8 +54,10 @@ class Serial:
         if not result.is_floating_point() or result.numel() == 0:
             return result
         size = (result.square() + squares) * terms / 6 * (terms if self.equal else 1)
-        sign = torch.randn(result.shape, generator=self.draw, dtype=torch.float64)
-        made: torch.Tensor = result + self.unit * size.sqrt() * sign.to(result.device)
+        # Signs instead of normal numbers: then one draw already has the right size, also where one
+        # sum moves a whole row.
+        sign = torch.randint(0, 2, result.shape, generator=self.draw).to(result.device) * 2 - 1
+        made: torch.Tensor = result + self.unit * size.sqrt() * sign
         return made
 
 

@@ -140,9 +140,12 @@ def _slips(
                 if other != own:
                     setattr(module, attribute, other)
                     try:
-                        yield f"{attribute} = {other:.2g} for {own:.2g}", model.truth(inputs, seed)
+                        slipped = model.truth(inputs, seed)
+                    except (RuntimeError, ValueError):
+                        continue  # this module takes no such value
                     finally:
                         setattr(module, attribute, own)
+                    yield f"{attribute} = {other:.2g} for {own:.2g}", slipped
     for words, slip in mistakes.items():
         yield words, _slipped(slip, inputs, model)
 
