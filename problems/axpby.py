@@ -39,6 +39,7 @@ CASES = {
     "none_valid": {"rows": 7, "columns": 33, "valid": 0},
     "one_valid": {"rows": 17, "columns": 31, "valid": 1},
     "all_valid": {"rows": 33, "columns": 65, "alpha": -2.5, "beta": 0.4, "valid": 65},
+    "integer_one": {"rows": 9, "columns": 20, "alpha": 1, "beta": 1, "valid": 17},
     "large": {"rows": 700, "columns": 1023, "valid": 1000},
     "bf16": {"dtype": torch.bfloat16},
 }

@@ -11,6 +11,8 @@ Traps for kernel writers:
 - Masking after the softmax leaves rows that do not sum to 1.
 - The most negative number times ``scale`` overflows when ``scale`` is above 1: scale first, then
   mask.
+- What is masked may be larger than all that is visible (the case ``huge_future``): with a maximum
+  taken before the mask every visible term vanishes.
 - The masked part has to be written (zeros), not skipped.
 """
 
@@ -32,8 +34,13 @@ class Model(nn.Module):
         return torch.softmax(scores, dim=-1)
 
 
-def get_inputs(batch=4, queries=50, keys=50, scale=1.25, dtype=torch.float32):
-    return [(2 * torch.randn(batch, queries, keys)).to(dtype)]
+def get_inputs(batch=4, queries=50, keys=50, scale=1.25, dtype=torch.float32, future=None):
+    """``future``: what the masked scores hold, random like the others when None."""
+    scores = 2 * torch.randn(batch, queries, keys)
+    if future is not None:
+        visible = torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
+        scores = scores.masked_fill(~visible, future)
+    return [scores.to(dtype)]
 
 
 def get_init_inputs(scale=1.25):
@@ -46,6 +53,8 @@ CASES = {
     "decode": {"batch": 5, "queries": 1, "keys": 77},
     "prefix": {"batch": 2, "queries": 17, "keys": 33},
     "two_keys": {"batch": 9, "queries": 2, "keys": 2},
+    "two_of_five": {"batch": 3, "queries": 2, "keys": 5},
+    "huge_future": {"batch": 2, "queries": 13, "keys": 21, "future": 1e30},
     "odd": {"batch": 3, "queries": 65, "keys": 65, "scale": 0.125},
     "large": {"batch": 2, "queries": 300, "keys": 513},
     "bf16": {"dtype": torch.bfloat16},

@@ -33,6 +33,8 @@ CASES = {
     "one": {"rows": 1, "length": 1},
     "one_row": {"rows": 1, "length": 33},
     "short_rows": {"rows": 129, "length": 3},
+    "eight_rows": {"rows": 8, "length": 130},
+    "sixteen_rows": {"rows": 16, "length": 130},
     "odd": {"rows": 17, "length": 257},
     "long": {"rows": 9, "length": 10_007},
 }

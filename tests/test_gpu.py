@@ -34,8 +34,11 @@ def test_gpu_code_is_unsupported_without_a_gpu(path: Path) -> None:
 def test_gpu_candidate_gets_its_status(path: Path) -> None:
     expected = constant(path, "EXPECT")
     record = judged(path, device="cuda", call_timeout=5.0 if expected == "timeout" else 60.0)
-    assert record.status == expected, f"{record.verdict.message}\n{record.verdict.detail}"
+    said = f"{record.verdict.message}\n{record.verdict.detail}"
+    assert record.status == expected, said
     assert record.verdict.evidence == "device"
+    for words in constant(path, "SAYS") or ():  # type: ignore[attr-defined]
+        assert words in said
 
 
 @pytest.mark.gpu

@@ -132,6 +132,46 @@ def test_an_error_that_only_its_structure_shows_is_recognised(tmp_path: Path) ->
     assert run(record.reproducer, tmp_path, str(right)).returncode == 0
 
 
+NORM = (
+    "import torch\nclass {name}(torch.nn.Module):\n    def __init__(self):\n"
+    "        super().__init__()\n        self.n = torch.nn.LayerNorm(33)\n"
+    "    def forward(self, x):\n        return {body}\n"
+)
+SOFTMAX = "import torch\nclass {name}(torch.nn.Module):\n    def forward(self, x):\n        return {body}\n"
+SIZED = SOFTMAX.replace("class", "N = 33\nclass", 1)
+
+# Name of the variant, template, the reference's body, a wrong one, options.
+VARIANTS = [
+    ("weights", NORM, "self.n(x)", "torch.nn.functional.layer_norm(x, [33])", {}),
+    ("large", SOFTMAX, "torch.softmax(x, -1)", "x.exp() / x.exp().sum(-1, keepdim=True)", {}),
+    ("transposed", SOFTMAX, "x + 1", "x.as_strided(x.shape, (33, 1)) + 1", {}),
+    ("offset", SOFTMAX, "x + 1", "x + 1 if x.data_ptr() % 16 == 0 else x + 2", {}),
+    ("expanded", SOFTMAX, "x + 1", "x + 1 if x.stride(0) else x + 2", {}),
+    ("N=1", SIZED, "x + 1", "x + 1 if x.shape[-1] > 1 else x + 2", {"level": "thorough"}),
+]
+
+
+@pytest.mark.parametrize(("variant", "form", "body", "wrong", "options"), VARIANTS)
+def test_variants_are_made_again(
+    variant: str, form: str, body: str, wrong: str, options: dict, tmp_path: Path
+) -> None:
+    problem, bad, good = (tmp_path / f"{n}.py" for n in ("problem", "bad", "good"))
+    width = "N" if "N =" in form else "33"
+    problem.write_text(
+        form.format(name="Model", body=body)
+        + f"def get_inputs(): return [3 * torch.randn(21, {width})]\n"
+    )
+    bad.write_text(form.format(name="ModelNew", body=wrong))
+    good.write_text(form.format(name="ModelNew", body=body))
+    record = judge(problem, bad, options=Options(seeds=1, seed=7, **options))
+    assert record.status == "wrong"
+    assert record.verdict.failing.variant.label == variant, record.verdict.message
+    shown = run(record.reproducer, tmp_path, str(bad), apart=variant == "offset")
+    assert shown.returncode == 1 and f"case default [{variant}]" in shown.stdout, shown
+    mended = run(record.reproducer, tmp_path, str(good))
+    assert mended.returncode == 0, mended
+
+
 def test_changed_sizes_are_in_the_script(tmp_path: Path) -> None:
     problem = tmp_path / "problem.py"
     problem.write_text(

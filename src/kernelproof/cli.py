@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kernelproof import __version__
+from kernelproof import __version__, openmp
 from kernelproof.errors import KernelproofError, UsageError
 
 if TYPE_CHECKING:
@@ -277,6 +277,7 @@ def _root(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point: runs a command and turns errors into exit codes."""
+    openmp.wait_passively()
     try:
         app(args=list(arguments) if arguments is not None else None)
     except KernelproofError as error:

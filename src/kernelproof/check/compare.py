@@ -18,14 +18,16 @@ class Expected:
     """What one output should be: all on the same device, same shape.
 
     ``value``: the reference's output in working precision. ``truth``: the oracle's. ``response``:
-    size of the oracle's change under one-ulp perturbations of the inputs. ``levels``: precision
-    name -> rms error of the reference computed in that precision.
+    size of the oracle's change under one-ulp perturbations of the inputs. ``serial``: size of the
+    error of plain serial sums; None where it was not measured. ``levels``: precision name -> rms
+    error of the reference computed in that precision.
     """
 
     value: Any
     truth: Any
     response: Any
     levels: dict[str, float] = dataclasses.field(default_factory=dict)
+    serial: Any = None
 
 
 def compare(
@@ -45,6 +47,7 @@ def compare(
             torch.view_as_real(expected.truth.resolve_conj()),
             torch.view_as_real(expected.response.resolve_conj()),
             expected.levels,
+            None if expected.serial is None else torch.view_as_real(expected.serial),
         )
         return compare(name, torch.view_as_real(got), real, atol, rtol)
     if not value.is_floating_point():
@@ -118,17 +121,18 @@ def _compare_floating(
     compat = bool(torch.allclose(got, value, atol=atol, rtol=rtol, equal_nan=True))
     wide, own = got.to(torch.float64), value.to(torch.float64)
     # Where the working precision overflows, or the oracle does, the reference is the truth.
-    odd = ~torch.isfinite(own) | ~torch.isfinite(expected.truth)
+    finite = torch.isfinite(own)
+    odd = ~finite | ~torch.isfinite(expected.truth)
     truth = torch.where(odd, own, expected.truth)
     matches = (wide == own) | (wide.isnan() & own.isnan())
-    stray = (odd & ~torch.isfinite(own) & ~matches) | (~torch.isfinite(wide) & torch.isfinite(own))
-    finite = torch.isfinite(own)
+    stray = (odd & ~finite & ~matches) | (~torch.isfinite(wide) & finite)
     excess = budget.excess(
         torch.where(finite, wide, 0.0),
         torch.where(finite, truth, 0.0),
         torch.where(finite, own, 0.0),
         torch.where(odd, 0.0, expected.response),
         dtype,
+        None if expected.serial is None else torch.where(odd, 0.0, expected.serial),
     )
     passed = excess.within() and not bool(stray.any())
     seen = torch.where(matches & odd, 0.0, wide), torch.where(matches & odd, 0.0, truth)

@@ -10,13 +10,14 @@ from torch.utils._pytree import tree_leaves
 
 from kernelproof.check import smallest
 from kernelproof.check.compare import Expected, compare
-from kernelproof.check.expected import DRAWS, expect
+from kernelproof.check.expected import STAGES, expect
 from kernelproof.check.explain.history import History, fingerprint
 from kernelproof.check.guards import Guards
 from kernelproof.check.matrix import Matrix, Seen, off_by_values
 from kernelproof.check.plan import Plan, Subject
 from kernelproof.check.pooling import Pool
 from kernelproof.check.reference import ReferenceModel, flatten, to_device
+from kernelproof.check.seeding import seed_all
 from kernelproof.errors import ProblemError
 from kernelproof.types import Call, Case, Check, Progress, Run
 
@@ -138,13 +139,12 @@ class Course(Matrix):
         self.at = call
         self._construct(case)
         results = self.subject.call(inputs, seed, True, repeats)
-        expected = expect(model, inputs, seed, value, 1, first)
+        expected = expect(model, inputs, seed, value, STAGES[0], first)
         run = self._judge(call, results[0], expected)
-        if off_by_values(run):
-            # One perturbation is one draw, and can by chance be far too kind to a row that hangs on
-            # few numbers. Before a candidate is called wrong, the response is measured properly.
-            expected = expect(model, inputs, seed, value, DRAWS, first)
-            run = self._judge(call, results[0], expected)
+        for draws in STAGES[1:]:
+            if off_by_values(run):
+                expected = expect(model, inputs, seed, value, draws, first, known=expected)
+                run = self._judge(call, results[0], expected)
         return Seen(run, results, inputs, model, expected, changed, views)
 
     def _too_large(self, case: Case) -> bool:
@@ -166,7 +166,7 @@ class Course(Matrix):
         return size > limit
 
     def _inputs(self, case: Case, seed: int) -> list[Any]:
-        torch.manual_seed(seed)
+        seed_all(seed)
         return self._guarded(case, lambda: self.reference.inputs(case))  # type: ignore[no-any-return]
 
     def _prepared(self, case: Case, seed: int) -> ReferenceModel:

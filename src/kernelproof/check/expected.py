@@ -2,36 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from kernelproof.check import budget
 from kernelproof.check.compare import Expected
 from kernelproof.check.reference import ReferenceModel, flatten, working_name
 
-# Perturbations over which the response of a case is averaged before a candidate is called wrong.
-DRAWS = 16
+# Draws over which the response and the error of serial sums are averaged: none as long as the
+# candidate is within what the rest allows, which spares most runs two oracles; a few; and before a
+# candidate is called wrong as many as make the average certain: one draw can by chance be far too
+# kind to a row that hangs on few numbers.
+STAGES = (0, 2, 16)
+DRAWS = STAGES[-1]
 
 
 def expect(
-    model: ReferenceModel,
-    inputs: list[Any],
-    seed: int,
-    value: Any,
-    draws: int,
-    levels: bool,
-    by_row: bool = False,
-) -> list[tuple[str, Expected]]:
+    model: ReferenceModel, inputs: list[Any], seed: int, value: Any, draws: int, levels: bool,
+    by_row: bool = False, sums: bool = True, known: list[tuple[str, Expected]] | None = None,
+) -> list[tuple[str, Expected]]:  # fmt: skip
     """What each output leaf should be, by name.
 
     Args:
         value: the reference's output for ``inputs`` and ``seed`` in the working precision.
-        draws: perturbations over which the response is averaged.
-        by_row: perturb by the unit of the row; see `ReferenceModel.perturbed`.
+        draws: over which the response and the error of serial sums are averaged; with 0 both count
+            as none.
         levels: also measure the errors that lower precisions make, which name a precision.
+        by_row: perturb by the unit of the row; see `ReferenceModel.perturbed`.
+        sums: measure the error of serial sums too.
+        known: an earlier result for the same call, whose truth and levels still hold.
     """
+    base = known or _base(model, inputs, seed, value, levels)
+    wide = any(isinstance(e.value, torch.Tensor) and e.value.dtype == torch.float64
+               for _, e in base)  # fmt: skip
+    unit = budget.unit_roundoff(torch.float64 if wide else torch.float32)
+    responses = _sizes(base, draws, lambda n: model.perturbed(inputs, seed, n, by_row))
+    serial = _sizes(base, draws if sums else 0, lambda n: model.serial(inputs, seed, n, unit))
+    return [
+        (name, Expected(e.value, e.truth, response, e.levels, summed))
+        for (name, e), response, summed in zip(base, responses, serial, strict=True)
+    ]
+
+
+def _base(
+    model: ReferenceModel, inputs: list[Any], seed: int, value: Any, levels: bool
+) -> list[tuple[str, Expected]]:
+    """Value, truth and levels of each output."""
     truth = flatten(model.truth(inputs, seed))
-    moved = [flatten(model.perturbed(inputs, seed, draw, by_row)) for draw in range(draws)]
     rounded = {
         name: flatten(model.in_precision(inputs, seed, name))
         for name in (("tf32", "bf16", "fp16") if levels else ())
@@ -44,11 +63,24 @@ def expect(
             if leaf.dtype == torch.float32:
                 errors = {p: _rms(r[i][1] - exact) for p, r in rounded.items()}
             errors[working_name(leaf.dtype)] = _rms(leaf.to(torch.float64) - exact)
-        response = None
-        if isinstance(exact, torch.Tensor) and _inexact(exact):
-            response = mean_response([draw[i][1] - exact for draw in moved])
-        found.append((name, Expected(leaf, exact, response, errors)))
+        found.append((name, Expected(leaf, exact, None, levels=errors)))
     return found
+
+
+def _sizes(
+    base: list[tuple[str, Expected]], draws: int, run: Callable[[int], Any]
+) -> list[torch.Tensor | None]:
+    """By output, how far ``run`` strays from the truth, element by element."""
+    moved = [flatten(run(number)) for number in range(draws)]
+    sizes: list[torch.Tensor | None] = []
+    for i, (_, e) in enumerate(base):
+        if not isinstance(e.truth, torch.Tensor) or not _inexact(e.truth):
+            sizes.append(None)
+        elif not moved:
+            sizes.append(torch.zeros_like(e.truth))
+        else:
+            sizes.append(mean_response([draw[i][1] - e.truth for draw in moved]))
+    return sizes
 
 
 def mean_response(changes: list[torch.Tensor]) -> torch.Tensor:

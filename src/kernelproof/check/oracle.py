@@ -9,14 +9,15 @@ buffers are lifted beforehand.
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 from torch.utils.weak import WeakTensorKeyDictionary
+
+from kernelproof.check.accumulation import Serial
 
 Rounding = Callable[[torch.Tensor], torch.Tensor]
 
@@ -64,31 +65,46 @@ class Float64Mode(TorchDispatchMode):
         operand_rounding: applied to the operands of matrix products, to see what an answer in a
             lower precision would look like; None for the truth.
 
+        serial: adds the error that serial accumulation makes to every sum.
+
     ``notes`` lists the operations that had to run in float32, each once.
     """
 
-    def __init__(self, operand_rounding: Rounding | None = None) -> None:
+    def __init__(
+        self, operand_rounding: Rounding | None = None, serial: Serial | None = None
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.rounding = operand_rounding
+        self.serial = serial
         self.notes: list[str] = []
         # A low-precision tensor that the lift did not reach (a constant of the module's file) gets
         # one float64 twin, so that writes into it are seen by later reads.
         self._twins: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # True, torch's default, wraps the method below such that its first call imports all of
+        # torch._dynamo, which takes longer than most checks. Nothing here is ever compiled.
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = dict(kwargs or {})
+        kwargs = kwargs or {}
         random, product = _kind(func)
         if random:
-            return self._random(func, args, kwargs)
-        args, kwargs = _mapped(self._raise, args), _mapped(self._raise, kwargs)
+            return self._random(func, args, dict(kwargs))
+        if not (_as_is(args) and _as_is(kwargs.values())):
+            args, kwargs = _mapped(self._raise, args), _mapped(self._raise, kwargs)
         if product and self.rounding is not None:
             args = tuple(self._round(arg) for arg in args)
         try:
-            return _mapped(_lift_leaf, func(*args, **kwargs))
+            result = func(*args, **kwargs)
         except (RuntimeError, NotImplementedError) as error:
             if not _no_double(error):
                 raise
             return self._in_float32(func, args, kwargs)
+        if type(result) is not torch.Tensor or result.dtype in _LIFTED:
+            result = _mapped(_lift_leaf, result)
+        return result if self.serial is None else self.serial.disturb(func, args, kwargs, result)
 
     def _raise(self, leaf: Any) -> Any:
         if isinstance(leaf, torch.dtype):
@@ -130,12 +146,38 @@ class Float64Mode(TorchDispatchMode):
             self.notes.append(text)
 
 
-@functools.cache
+# By identity: hashing an operation runs Python code, and a loop asks for thousands.
+_kinds: dict[int, tuple[bool, bool, Any]] = {}
+
+
 def _kind(func: Any) -> tuple[bool, bool]:
     """Whether an operation draws random numbers, and whether it multiplies matrices."""
-    name = func.overloadpacket.__name__
-    random = torch.Tag.nondeterministic_seeded in func.tags and not _draws_only_for_dropout(name)
-    return random, name in _MATMULS
+    known = _kinds.get(id(func))
+    if known is None:
+        name = func.overloadpacket.__name__
+        seeded = torch.Tag.nondeterministic_seeded in func.tags
+        # The last keeps the operation alive, and its identity with it.
+        known = seeded and not _draws_only_for_dropout(name), name in _MATMULS, func
+        _kinds[id(func)] = known
+    return known[:2]
+
+
+_PLAIN = (int, float, bool, type(None))
+
+
+def _as_is(values: Iterable[Any]) -> bool:
+    """Whether an operation's arguments need no lift; tells quickly, and may say no in vain."""
+    for value in values:
+        kind = type(value)
+        if kind is torch.Tensor:
+            if value.dtype in _LIFTED:
+                return False
+        elif kind is list:
+            if not all(type(item) is int for item in value):
+                return False
+        elif kind not in _PLAIN:
+            return False
+    return True
 
 
 def _mapped(change: Callable[[Any], Any], value: Any) -> Any:
@@ -176,10 +218,12 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def float64(operand_rounding: Rounding | None = None) -> Iterator[Float64Mode]:
+def float64(
+    operand_rounding: Rounding | None = None, serial: Serial | None = None
+) -> Iterator[Float64Mode]:
     """Everything inside runs in float64; the default dtype is float64 too, for factories that name
     no dtype."""
-    mode = Float64Mode(operand_rounding)
+    mode = Float64Mode(operand_rounding, serial)
     with _default_dtype(torch.float64), torch.no_grad(), mode:
         yield mode
 

@@ -10,7 +10,10 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
+from kernelproof.check.accumulation import Serial
 from kernelproof.check.oracle import Rounding, float64, lift, round_to
+from kernelproof.check.seeding import seed_all
+from kernelproof.strides import copy_like
 
 # Name of the precision that a working dtype has by itself.
 _OWN_NAME = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
@@ -47,7 +50,7 @@ class ReferenceModel:
         whether its output shares memory with an input."""
         given = to_device(inputs, self.device)
         kept = to_device(inputs, self.device)
-        torch.manual_seed(seed)
+        seed_all(seed)
         with torch.no_grad():
             output = self.model(*given)
         changed = [i for i, (a, b) in enumerate(zip(kept, given, strict=True)) if not _equal(a, b)]
@@ -59,7 +62,7 @@ class ReferenceModel:
         """Output in float64."""
         given = lift(to_device(inputs, self.device))
         with float64(operands) as mode:
-            torch.manual_seed(seed)
+            seed_all(seed)
             output = self.exact(*given)
         for note in mode.notes:
             if note not in self.notes:
@@ -102,7 +105,15 @@ class ReferenceModel:
         given = tree_map(nudge, to_device(inputs, self.device))
         weights = {name: nudge(t) for name, t in self.model.state_dict().items()}
         with self._with_weights(weights), float64():
-            torch.manual_seed(seed)
+            seed_all(seed)
+            return self.exact(*given)
+
+    def serial(self, inputs: list[Any], seed: int, number: int, unit: float) -> Any:
+        """The oracle's output with the error of plain serial sums in the precision of ``unit``
+        roundoff; see `accumulation`. ``number`` tells draws apart."""
+        given = lift(to_device(inputs, self.device))
+        with float64(serial=Serial(unit, seed + number)):
+            seed_all(seed)
             return self.exact(*given)
 
     def in_precision(self, inputs: list[Any], seed: int, name: str) -> Any:
@@ -140,19 +151,10 @@ def working_name(dtype: torch.dtype) -> str:
 
 
 def to_device(value: Any, device: str) -> Any:
-    """A deep copy of ``value`` with its tensors on ``device`` and their strides as they were."""
+    """A deep copy of ``value`` with its tensors on ``device``; strides are kept."""
 
     def move(leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor):
-            return leaf
-        if leaf.is_contiguous() or leaf.layout is not torch.strided:
-            return leaf.to(device, copy=True)
-        # Expanded axes are copied once and expanded again: nothing can be written through them.
-        once = leaf
-        for axis in [i for i, step in enumerate(leaf.stride()) if step == 0]:
-            once = once.narrow(axis, 0, min(1, leaf.shape[axis]))
-        empty = torch.empty_strided(once.shape, leaf.stride(), dtype=leaf.dtype, device=device)
-        return empty.copy_(once).expand(leaf.shape)
+        return copy_like(leaf, device) if isinstance(leaf, torch.Tensor) else leaf
 
     return tree_map(move, value)
 
@@ -161,7 +163,7 @@ def construct(
     factory: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], seed: int, device: str
 ) -> Any:
     """``factory(*args, **kwargs)`` under ``seed``, on ``device``, in eval mode."""
-    torch.manual_seed(seed)
+    seed_all(seed)
     model = factory(*copy.deepcopy(args), **copy.deepcopy(kwargs))
     return model.to(device).eval()
 

@@ -21,11 +21,14 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from kernelproof.check import budget
+from kernelproof.check.truncation import Truncation
 from kernelproof.types import Outcome
 
 # Fewer groups than this say nothing about their spread; the standard error leaves them out, and a
 # candidate is not called wrong before there are as many runs.
 MIN_GROUPS = 6
+# The draws in effect that it takes to know the noise of one index of many.
+_DRAWS_PER_INDEX = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,9 +53,14 @@ class Estimate:
 
 
 class Regression:
-    """Signed error on one regressor, through the origin; summed run by run."""
+    """Signed error on one regressor, through the origin; summed run by run.
 
-    def __init__(self) -> None:
+    Args:
+        by_index: also keep what `outliers` needs.
+    """
+
+    def __init__(self, by_index: bool = False) -> None:
+        self._by_index = by_index
         self._rows: list[torch.Tensor] = []  # per run (2, 2, rows): moment, half of the row
         self._axes: list[torch.Tensor] = []  # per axis (2, n): moments, over all runs
         self._squares: list[torch.Tensor] = []  # per axis (3, n): for the noise of each index
@@ -66,12 +74,11 @@ class Regression:
         flat = moments.reshape(2, -1, moments.shape[-1])
         self._rows.append(torch.stack([flat[..., i::2].sum(dim=-1) for i in (0, 1)], dim=1))
         self._sums.append(flat.sum(dim=(1, 2)))
-        axes = [_along(moments, axis) for axis in range(error.dim())]
-        squares = [_along_squared(moments, axis) for axis in range(error.dim())]
-        if self._axes:
-            axes = [a + b for a, b in zip(self._axes, axes, strict=True)]
-            squares = [a + b for a, b in zip(self._squares, squares, strict=True)]
-        self._axes, self._squares = axes, squares
+        axes = range(error.dim())
+        self._axes = _added(self._axes, [_along(moments, axis) for axis in axes])
+        if self._by_index:
+            squares = [_along_squared(moments, axis) for axis in axes]
+            self._squares = _added(self._squares, squares)
 
     def estimate(self) -> Estimate | None:
         """None where no grouping has enough members to know the noise."""
@@ -83,7 +90,12 @@ class Regression:
             return None
         slope = numerator / denominator
         halves = torch.cat(self._rows, dim=2)
-        groupings = [halves.sum(dim=1), runs, *self._axes]
+        rows = halves.sum(dim=1)
+        if _few_count(rows[1]):
+            # Most of the weight lies in a few of many rows: what those have in common is no noise
+            # that other groupings would show.
+            return None
+        groupings = [rows, runs, *self._axes]
         errors = [e for g in groupings if (e := _standard_error(g, slope, denominator)) is not None]
         if not errors:
             return None
@@ -97,7 +109,13 @@ class Regression:
         slope = numerator / safe
         aa, ab, bb = self._squares[axis]
         variance = (aa - 2 * slope * ab + slope.square() * bb).clamp(min=0)
-        return slope, torch.where(known & (variance > 0), variance.sqrt() / safe, math.inf)
+        # Few draws can agree by chance, and then seem to have no noise.
+        known &= (variance > 0) & (denominator.square() >= _DRAWS_PER_INDEX * bb)
+        return slope, torch.where(known, variance.sqrt() / safe, math.inf)
+
+
+def _added(sums: list[torch.Tensor], more: list[torch.Tensor]) -> list[torch.Tensor]:
+    return [a + b for a, b in zip(sums, more, strict=True)] if sums else more
 
 
 def _along(moments: torch.Tensor, axis: int) -> torch.Tensor:
@@ -114,11 +132,22 @@ def _along_squared(moments: torch.Tensor, axis: int) -> torch.Tensor:
     return _along(torch.stack((a * a, a * b, b * b)), axis)
 
 
+def _few_count(weights: torch.Tensor) -> bool:
+    """Whether of many groups only a few are in effect, because they outweigh the others."""
+    b = weights[weights > 0]
+    return b.numel() >= MIN_GROUPS and not _effective(b) >= MIN_GROUPS / 2
+
+
+def _effective(b: torch.Tensor) -> float:
+    """How many equal groups would weigh as unevenly (Kish's effective sample size)."""
+    return float(b.sum().square() / b.square().sum())
+
+
 def _standard_error(groups: torch.Tensor, slope: float, denominator: float) -> float | None:
     a, b = groups[:, groups[1] > 0]
     n = b.numel()
     # Groups in effect: one that outweighs the others leaves few.
-    if n < MIN_GROUPS or float(b.sum().square() / b.square().sum()) < MIN_GROUPS / 2:
+    if n < MIN_GROUPS or not _effective(b) >= MIN_GROUPS / 2:
         return None
     return math.sqrt(float((a - slope * b).square().sum()) * n / (n - 1)) / denominator
 
@@ -161,8 +190,11 @@ class Structure:
     def __init__(self, dtype: torch.dtype, depth: int) -> None:
         self.dtype = dtype
         self.depth = depth
-        self._pairs = {name: (Regression(), Regression()) for name in _REGRESSORS}
+        self._pairs = {
+            name: (Regression(by_index=name == "scale"), Regression()) for name in _REGRESSORS
+        }
         self._seen: set[tuple[float, float]] = set()
+        self._truncation = Truncation()
 
     def add(self, got: torch.Tensor, value: torch.Tensor, truth: torch.Tensor) -> None:
         """One run: the candidate's output, the reference's, and the oracle's; same shape.
@@ -177,6 +209,7 @@ class Structure:
         if mark in self._seen:
             return
         self._seen.add(mark)
+        self._truncation.add(got, truth)
         for name, regressor in _regressors(y).items():
             candidate, reference = self._pairs[name]
             candidate.add(mine, regressor, weight)
@@ -188,6 +221,8 @@ class Structure:
 
     def finding(self, hints: Sequence[Hint] = ()) -> Finding | None:
         """The gravest of what the regressors show; None where there is too little to tell."""
+        if self._truncation.found:
+            return Finding("fail", self._truncation.words())
         found = []
         for name, (candidate, reference) in self._pairs.items():
             mine, theirs = candidate.estimate(), reference.estimate()
@@ -286,8 +321,11 @@ def errors(
     y = torch.where(usable, truth, 0.0)
     mine, theirs = torch.where(usable, wide - best, 0.0), torch.where(usable, own - best, 0.0)
     unit = budget.unit_roundoff(dtype)
-    raw = torch.where(usable, own - y, 0.0)
-    row = torch.maximum(_row_rms(raw), unit / 4 * _row_rms(y))
+    own_rms, size = _row_rms(torch.where(usable, own - y, 0.0)), _row_rms(y)
+    # A row in which the reference is lucky must not outweigh all others.
+    relative = torch.where(size > 0, own_rms / torch.where(size > 0, size, 1.0), 0.0)
+    typical = float(relative.square().mean().sqrt())
+    row = torch.maximum(own_rms, max(unit / 4, typical) * size)
     variance = (unit * y).square() + row.square()
     return mine, theirs, y, torch.where(variance > 0, 1 / variance, 0.0)
 

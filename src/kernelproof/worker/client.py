@@ -15,6 +15,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from kernelproof import openmp
 from kernelproof.errors import (
     CandidateCrash,
     CandidateError,
@@ -49,6 +50,7 @@ class _Server:
             [sys.executable, "-c", _BOOT, str(theirs.fileno()), json.dumps(sys.path)],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
+            env=openmp.users_environment(),
         )
         theirs.close()
         self.control = ours

@@ -40,13 +40,35 @@ def get_inputs(
     value_dim: int = 24,
     gates: str = "sigmoid",
     dtype: torch.dtype = torch.float32,
+    layout: str = "contiguous",
+    silent: bool = False,
 ) -> list[Tensor]:
-    """``[q, k, v, gate]``; ``gates`` names the family that the gate is drawn from."""
+    """``[q, k, v, gate]``; ``gates`` names the family that the gate is drawn from.
+
+    ``layout``: "contiguous"; "columns", where q, k and v are columns of one fused projection; or
+    "expanded", where all values of a head share a gate of stride 0. ``silent``: k and v of every
+    third step are zero, as a padding mask leaves them, while the gate there goes on decaying.
+    """
     q = torch.randn(batch, steps, heads, key_dim, dtype=dtype)
     k = torch.randn(batch, steps, heads, key_dim, dtype=dtype)
     v = torch.randn(batch, steps, heads, value_dim, dtype=dtype)
     x = torch.randn(batch, steps, heads, value_dim, dtype=dtype)
-    return [q, k, v, _GATES[gates](x)]
+    if silent:
+        k[:, 1::3] = 0
+        v[:, 1::3] = 0
+    if layout == "columns":
+        q, k, v = _as_columns(q, k, v)
+    elif layout == "expanded":
+        x = x[..., :1]
+    return [q, k, v, _GATES[gates](x).expand(v.shape)]
+
+
+def _as_columns(*parts: Tensor) -> list[Tensor]:
+    """The same values as views of one ``(B, S, columns)`` tensor, which has no copy of them."""
+    fused = torch.cat([part.flatten(2) for part in parts], dim=-1)
+    widths = [part.shape[2] * part.shape[3] for part in parts]
+    views = zip(fused.split(widths, dim=-1), parts, strict=True)
+    return [columns.unflatten(-1, part.shape[2:]) for columns, part in views]
 
 
 def get_init_inputs() -> list[Any]:
@@ -60,8 +82,11 @@ _GATES: dict[str, Callable[[Tensor], Tensor]] = {
     "zeros": lambda x: torch.sigmoid(x) * (x > -1.6),  # about 5 % exact zeros
     "signed": torch.tanh,
     "above_one": lambda x: 0.6 + torch.sigmoid(x),
+    # Nothing before the last step may depend on its gate, through a rescaling either.
+    "huge_last": lambda x: torch.cat((torch.sigmoid(x[:, :-1]), 1e30 + 0 * x[:, -1:]), dim=1),
 }
 
+# fmt: off
 CASES: dict[str, dict[str, Any]] = {
     "founding": {},
     "one_of_each": {"batch": 1, "steps": 1, "heads": 1, "key_dim": 1, "value_dim": 1},
@@ -75,8 +100,21 @@ CASES: dict[str, dict[str, Any]] = {
     "zero_gates": {"batch": 1, "steps": 100, "heads": 2, "key_dim": 7, "gates": "zeros"},
     "signed_gates": {"batch": 1, "steps": 90, "heads": 2, "value_dim": 5, "gates": "signed"},
     "gates_above_one": {"batch": 2, "steps": 33, "heads": 1, "key_dim": 16, "gates": "above_one"},
-    "larger": {"batch": 1, "steps": 300, "heads": 2, "key_dim": 64, "value_dim": 80},
+    "below_one_tile": {"steps": 7, "heads": 16, "key_dim": 8, "value_dim": 8},
+    "two_steps": {"steps": 2, "heads": 1},
+    "one_chunk": {"batch": 1, "steps": 64, "heads": 1, "key_dim": 48, "value_dim": 16},
+    "two_key_tiles": {"batch": 1, "steps": 19, "heads": 1, "key_dim": 128, "value_dim": 17},
+    "wide_head": {"batch": 1, "steps": 2, "heads": 1, "key_dim": 256, "value_dim": 256},
+    "large_batch": {"batch": 8, "steps": 3, "heads": 16, "key_dim": 9, "value_dim": 72},
+    "many_heads": {"batch": 65_600, "steps": 1, "heads": 1, "key_dim": 1, "value_dim": 1},
+    "huge_last_gate": {"batch": 1, "steps": 35, "heads": 2, "gates": "huge_last"},
+    "silent_steps": {"batch": 1, "steps": 39, "heads": 2, "value_dim": 21, "silent": True},
+    "fused_columns": {"batch": 2, "steps": 21, "heads": 3, "value_dim": 20, "layout": "columns"},
+    "expanded_gate": {"batch": 2, "steps": 18, "heads": 2, "layout": "expanded"},
+    "wide_state": {"batch": 1, "steps": 2, "heads": 1, "key_dim": 192, "value_dim": 384},
+    "larger": {"batch": 1, "steps": 160, "heads": 1, "key_dim": 64, "value_dim": 80},
 }
+# fmt: on
 TOLERANCE = {"atol": 1e-4, "rtol": 1e-4}
 
 

@@ -81,30 +81,63 @@ def get_inputs(
     scale_low: float = 0.005,
     scale_high: float = 0.025,
     causal: bool = True,
+    values: str = "uniform",
+    layout: str = "contiguous",
 ) -> list[Tensor]:
     """int8 values uniform in [-127, 127], scales uniform in [scale_low, scale_high].
 
     ``kv_seq`` and ``kv_heads`` default to ``seq`` and ``heads``. ``causal`` is the module's; it is
     accepted so that one set of keywords describes a case.
+
+    ``values``: "uniform"; "extreme", only -128 and 127; "zero_rows", where every third token of q,
+    k and v is zero; "offset_keys", keys in [90, 127], whose common part cancels in the softmax.
+    ``layout``: "contiguous"; "columns", where q, k and v are columns of one fused projection; or
+    "slots", where each head of each token of k and v is followed by four more bytes (room for a
+    scale), so that heads are not aligned to their length.
     """
     del causal
     kv_seq = seq if kv_seq is None else kv_seq
     kv_heads = heads if kv_heads is None else kv_heads
     q_shape, kv_shape = (batch, seq, heads, head_dim), (batch, kv_seq, kv_heads, head_dim)
-    values = [
+    drawn = [
         torch.randint(-127, 128, shape, dtype=torch.int8) for shape in (q_shape, kv_shape, kv_shape)
     ]
+    q, k, v = (_family(t, values, key=i == 1) for i, t in enumerate(drawn))
     scales = [
         torch.rand(count) * (scale_high - scale_low) + scale_low
         for count in (heads, kv_heads, kv_heads)
     ]
-    return [*values, *scales]
+    return [*_laid_out(layout, q, k, v), *scales]
+
+
+def _family(x: Tensor, values: str, key: bool) -> Tensor:
+    """``x``, uniform in [-127, 127], turned into the family of ``get_inputs``."""
+    if values == "extreme":
+        return torch.where(x > 0, 127, -128).to(torch.int8)
+    if values == "zero_rows":
+        x[:, 1::3] = 0
+    if values == "offset_keys" and key:
+        return (109 + x.div(7, rounding_mode="trunc")).to(torch.int8)
+    return x
+
+
+def _laid_out(layout: str, q: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
+    """The same values with other strides."""
+    if layout == "columns":
+        fused = torch.cat((q.flatten(2), k.flatten(2), v.flatten(2)), dim=-1)
+        widths = [t.shape[2] * t.shape[3] for t in (q, k, v)]
+        views = zip(fused.split(widths, dim=-1), (q, k, v), strict=True)
+        return [columns.unflatten(-1, t.shape[2:]) for columns, t in views]
+    if layout == "slots":
+        return [q, *(F.pad(t, (0, 4), value=99)[..., : t.shape[3]] for t in (k, v))]
+    return [q, k, v]
 
 
 def get_init_inputs(causal: bool = True) -> list[Any]:
     return [causal]
 
 
+# fmt: off
 CASES: dict[str, dict[str, Any]] = {
     "founding": {},
     "one_of_each": {"batch": 1, "seq": 1, "heads": 1, "head_dim": 1},
@@ -117,10 +150,26 @@ CASES: dict[str, dict[str, Any]] = {
     "grouped": {"batch": 1, "seq": 33, "heads": 6, "kv_heads": 2, "head_dim": 128},
     "decode": {"batch": 3, "seq": 1, "kv_seq": 203, "heads": 4, "kv_heads": 1},
     "more_queries_than_keys": {"batch": 1, "seq": 50, "kv_seq": 21, "heads": 2},
-    "signed_scales": {"seq": 40, "heads": 8, "scale_low": -0.025, "scale_high": 0.025},
+    "signed_scales": {"batch": 1, "seq": 30, "heads": 8, "scale_low": -0.025, "scale_high": 0.025},
     "zero_scales": {"batch": 1, "seq": 20, "scale_low": 0.0, "scale_high": 0.0},
-    "larger": {"batch": 1, "seq": 300, "heads": 3, "head_dim": 64},
+    "appended": {"batch": 1, "seq": 13, "kv_seq": 39, "heads": 2},
+    "two_of_five": {"batch": 1, "seq": 2, "kv_seq": 5, "heads": 1, "head_dim": 16},
+    "one_key_tile": {"batch": 1, "seq": 1, "kv_seq": 128, "heads": 2, "head_dim": 64},
+    "one_key_short": {"batch": 1, "seq": 1, "kv_seq": 127, "heads": 2, "head_dim": 64},
+    "head_dim_72": {"batch": 1, "seq": 18, "heads": 1, "head_dim": 72},
+    "head_dim_80": {"batch": 1, "seq": 17, "heads": 1, "head_dim": 80},
+    "head_dim_256": {"batch": 1, "seq": 9, "heads": 2, "kv_heads": 1, "head_dim": 256},
+    "extreme_values": {"batch": 1, "seq": 20, "heads": 2, "values": "extreme"},
+    "zero_rows": {"batch": 1, "seq": 19, "heads": 1, "values": "zero_rows"},
+    "offset_keys": {"batch": 1, "seq": 9, "heads": 4, "kv_heads": 2, "values": "offset_keys"},
+    "huge_scales": {"batch": 1, "seq": 12, "heads": 1, "scale_low": 200.0, "scale_high": 300.0},
+    "fused_columns": {"batch": 2, "seq": 9, "heads": 2, "layout": "columns"},
+    "slots_with_scale": {
+        "batch": 1, "seq": 3, "kv_seq": 11, "heads": 2, "head_dim": 256, "layout": "slots",
+    },
+    "larger": {"batch": 1, "seq": 193, "heads": 1, "head_dim": 64},
 }
+# fmt: on
 
 
 class DequantisedSDPA(nn.Module):

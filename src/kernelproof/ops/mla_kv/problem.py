@@ -45,10 +45,22 @@ def get_inputs(
     kv_heads: int = 4,
     head_dim: int = 32,
     dtype: torch.dtype = torch.float32,
+    scale: float = 1.0,
+    zero_rows: bool = False,
+    layout: str = "contiguous",
 ) -> list[torch.Tensor]:
-    """hidden, w_down, w_up_k and w_up_v, all from the standard normal distribution."""
+    """hidden, w_down, w_up_k and w_up_v, all from the standard normal distribution.
+
+    ``scale`` is a factor on hidden. ``zero_rows``: every third token of hidden is zero.
+    ``layout``: "contiguous", or "columns", where hidden is the first columns of a wider tensor.
+    """
+    hidden = scale * torch.randn(batch, seq, model, dtype=dtype)
+    if zero_rows:
+        hidden[:, 1::3] = 0
+    if layout == "columns":
+        hidden = torch.cat((hidden, torch.full_like(hidden[..., :9], 1e4)), dim=-1)[..., :model]
     return [
-        torch.randn(batch, seq, model, dtype=dtype),
+        hidden,
         torch.randn(model, rank, dtype=dtype),
         torch.randn(rank, kv_heads * head_dim, dtype=dtype),
         torch.randn(rank, kv_heads * head_dim, dtype=dtype),
@@ -71,7 +83,14 @@ CASES: dict[str, dict[str, Any]] = {
     "wide_model": dict(batch=2, seq=9, model=1536, rank=32, kv_heads=2, head_dim=16),
     "deep_rank": dict(batch=1, seq=20, model=96, rank=512, kv_heads=2, head_dim=64),
     "decode": dict(batch=16, seq=1, model=1024, rank=256, kv_heads=16, head_dim=64),
-    "long": dict(batch=2, seq=1024, model=512, rank=128, kv_heads=8, head_dim=64),
+    "decode_rank_8": dict(batch=16, seq=1, model=64, rank=8, kv_heads=1),
+    "one_more_row": dict(batch=17, seq=1, model=64, rank=8, kv_heads=1),
+    "wide_output": dict(batch=1, seq=3, model=16, rank=8, kv_heads=1, head_dim=3424),
+    "many_tokens": dict(batch=1, seq=65_600, model=1, rank=1, kv_heads=1, head_dim=1),
+    "huge_values": dict(batch=1, seq=10, model=70, rank=9, kv_heads=1, scale=1e30),
+    "zero_rows": dict(batch=1, seq=20, model=40, rank=9, kv_heads=1, zero_rows=True),
+    "row_strided": dict(batch=2, seq=10, model=70, rank=9, kv_heads=2, layout="columns"),
+    "long": dict(batch=2, seq=520, model=128, rank=64, kv_heads=4, head_dim=32),
 }
 
 # `|out|` reaches several hundred with unscaled normal weights, so float32 arithmetic itself is

@@ -1,0 +1,26 @@
+"""Copies of tensors that keep their strides."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+
+def copy_like(tensor: torch.Tensor, device: str) -> torch.Tensor:
+    """A copy of ``tensor`` on ``device`` with its shape, dtype and strides, gaps and strides of 0
+    included.
+
+    ``Tensor.to`` and ``clone`` close gaps and write out what is expanded, so that a kernel that
+    ignores strides would never be given any.
+    """
+    import torch
+
+    if tensor.is_contiguous() or tensor.layout is not torch.strided:
+        return tensor.to(device, copy=True)
+    copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
+    # Elements that share one place hold one value; torch refuses to write them all.
+    once = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in tensor.stride())
+    copy[once].copy_(tensor[once])
+    return copy

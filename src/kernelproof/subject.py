@@ -1,0 +1,132 @@
+"""Modules in workers of their own, as the check and the timing see them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kernelproof.errors import CandidateCrash, UnsupportedError
+from kernelproof.types import Build, Candidate, Verdict
+from kernelproof.worker import Worker
+
+if TYPE_CHECKING:
+    from kernelproof.pipeline import Options
+
+
+class CandidateProcess:
+    """The candidate in its worker, as the check sees it."""
+
+    def __init__(self, candidate: Candidate, device: str, options: Options) -> None:
+        self.candidate = candidate
+        self.device = device
+        self.options = options
+        # Kernels for a GPU that is not there: their launches are interpreted on the CPU.
+        self.emulated = device == "cpu" and candidate.language == "cuda-nvrtc"
+        self.worker = Worker(candidate.name)
+        self.weights = ""
+        self.build_seconds = 0.0
+        self.built = False
+
+    def __enter__(self) -> CandidateProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.worker.close()
+
+    def construct(self, args: Any, kwargs: Any, seed: int, state: Any) -> str:
+        answer = self._ask(
+            "load",
+            timeout=self.options.build_timeout,
+            payload=(args, kwargs, seed, state),
+            path=self.candidate.path,
+            kind="candidate",
+            attr="ModelNew",
+            device=self.device,
+            language=self.candidate.language,
+            threads=threads(),
+            emulated=self.emulated,
+        )
+        if not self.built:
+            self.build_seconds = answer["import_seconds"] + answer["construct_seconds"]
+            self.weights = answer["weights"]
+            self.built = True
+        return str(answer["weights"])
+
+    def call(self, inputs: list[Any], seed: int, poison: bool, repeats: int) -> Any:
+        return self._ask(
+            "call",
+            timeout=self.options.call_timeout,
+            payload=(inputs, seed),
+            poison=poison,
+            repeats=repeats,
+        )
+
+    def build(self, verdict: Verdict) -> Build:
+        """The build's outcome, once the check is over."""
+        if self.built:
+            return Build(status="pass", seconds=self.build_seconds, weights=self.weights)
+        return Build(
+            status=verdict.status if verdict.status != "pass" else "crash",
+            seconds=0.0,
+            message=verdict.message,
+            detail=verdict.detail,
+        )
+
+    def _ask(self, do: str, **fields: Any) -> Any:
+        try:
+            return self.worker.ask(do, **fields)
+        except CandidateCrash as error:
+            gpu_code = self.candidate.language.startswith(("cuda", "triton"))
+            if not gpu_code or self.device != "cpu" or self.emulated:
+                raise
+            raise UnsupportedError(
+                f"the candidate is {self.candidate.language} code and ran on the CPU, where it "
+                f"failed: {error.message}. It needs an NVIDIA GPU; see `kernelproof doctor`",
+                error.detail,
+            ) from error
+
+
+class Timed:
+    """A module that its worker has loaded, as the timing sees it; ``timeout`` in seconds."""
+
+    def __init__(self, worker: Worker, inputs: list[Any], timeout: float) -> None:
+        self.worker = worker
+        self.inputs = inputs
+        self.timeout = timeout
+
+    def prepare(self) -> dict[str, Any]:
+        answer: dict[str, Any] = self.worker.ask(
+            "prepare", timeout=self.timeout, payload=self.inputs, graph=True
+        )
+        return answer
+
+    def sample(self, clock: str, calls: int) -> list[float]:
+        readings: list[float] = self.worker.ask(
+            "sample", timeout=self.timeout, clock=clock, calls=calls
+        )
+        return readings
+
+
+class TimedModule(Timed):
+    """A baseline in a worker of its own, which loads it when the timing prepares it."""
+
+    def __init__(
+        self, name: str, path: str, attr: str, device: str, payload: Any, inputs: list[Any],
+        options: Options, wrap: str | None = None,
+    ) -> None:  # fmt: skip
+        timeout = options.compile_timeout if wrap == "compile" else options.call_timeout
+        super().__init__(Worker(name), inputs, timeout)
+        self.load = {
+            "path": path, "kind": "baseline", "attr": attr, "device": device, "wrap": wrap,
+            "language": "pytorch", "threads": threads(),
+        }  # fmt: skip
+        self.payload = payload
+
+    def prepare(self) -> dict[str, Any]:
+        self.worker.ask("load", timeout=self.timeout, payload=self.payload, **self.load)
+        return super().prepare()
+
+
+def threads() -> int:
+    import torch
+
+    return torch.get_num_threads()

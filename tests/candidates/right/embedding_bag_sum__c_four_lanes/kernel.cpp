@@ -1,0 +1,17 @@
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+extern "C" void bag_sum(const float* table, const int64_t* indices, const int64_t* offsets,
+                        float* y, int64_t lookups, int64_t bags, int64_t D) {
+#pragma omp parallel for
+  for (int64_t b = 0; b < bags; ++b) {
+    const int64_t end = b + 1 < bags ? offsets[b + 1] : lookups;
+    std::vector<float> lane(4 * D, 0.0f);
+    for (int64_t i = offsets[b]; i < end; ++i)
+      for (int64_t d = 0; d < D; ++d)
+        lane[(i - offsets[b]) % 4 * D + d] += table[indices[i] * D + d];
+    for (int64_t d = 0; d < D; ++d)
+      y[b * D + d] = (lane[d] + lane[2 * D + d]) + (lane[D + d] + lane[3 * D + d]);
+  }
+}

@@ -1,0 +1,14 @@
+#include <cmath>
+#include <cstdint>
+
+// c (M, N; rows ldc apart) = a (M, K) b (K, N).
+extern "C" void product(const float* a, const float* b, float* c, int64_t M, int64_t K, int64_t N,
+                        int64_t ldc) {
+#pragma omp parallel for
+  for (int64_t m = 0; m < M; ++m) {
+    float* row = c + m * ldc;
+    for (int64_t n = 0; n < N; ++n) row[n] = 0.0f;
+    for (int64_t k = K - 1; k >= 0; --k)
+      for (int64_t n = 0; n < N; ++n) row[n] += a[m * K + k] * b[k * N + n];
+  }
+}

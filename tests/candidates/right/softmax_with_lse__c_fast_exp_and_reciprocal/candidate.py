@@ -1,0 +1,23 @@
+"""An own exp through exp2, sums in 64 lanes, and one reciprocal per row for the divisions."""
+
+from ctypes import c_int64, c_void_p
+from pathlib import Path
+
+import torch
+import torch.nn as nn
+
+from kernelproof.build import c_library
+
+EXPECT = "pass"
+
+softmax = c_library([Path(__file__).with_name("kernel.cpp")]).softmax
+softmax.argtypes = [c_void_p] * 3 + [c_int64] * 2
+softmax.restype = None
+
+
+class ModelNew(nn.Module):
+    def forward(self, x: torch.Tensor):
+        wide = x.float().contiguous()
+        p, lse = torch.empty(x.shape), torch.empty(x.shape[0])
+        softmax(wide.data_ptr(), p.data_ptr(), lse.data_ptr(), *x.shape)
+        return p.to(x.dtype), lse.to(x.dtype)

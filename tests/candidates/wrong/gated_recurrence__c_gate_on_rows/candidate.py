@@ -1,0 +1,24 @@
+"""The gate scales the rows of the state: the other axis, of the same length here."""
+
+from ctypes import c_int64, c_void_p
+from pathlib import Path
+
+import torch
+import torch.nn as nn
+
+from kernelproof.build import c_library
+
+EXPECT = "wrong"
+SAYS = ["the gate acts on the key axis"]
+
+recurrence = c_library([Path(__file__).with_name("kernel.cpp")]).recurrence
+recurrence.argtypes = [c_void_p] * 5 + [c_int64] * 5
+recurrence.restype = None
+
+
+class ModelNew(nn.Module):
+    def forward(self, q, k, v, gate):
+        plain = [t.float().contiguous() for t in (q, k, v, gate)]
+        out = torch.empty(v.shape, dtype=torch.float32)
+        recurrence(*[t.data_ptr() for t in (*plain, out)], *q.shape, v.shape[3])
+        return out.to(q.dtype)

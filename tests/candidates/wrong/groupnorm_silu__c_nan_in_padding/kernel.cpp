@@ -1,0 +1,27 @@
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+// x (B, C, L): a group is C / G neighbouring channels.
+extern "C" void groupnorm_silu(const float* x, const float* w, const float* b, float* y, int64_t B,
+                               int64_t C, int64_t L, int64_t G, float eps) {
+  const int64_t size = C / G * L;
+#pragma omp parallel for
+  for (int64_t g = 0; g < B * G; ++g) {
+    const float* in = x + g * size;
+    float sum = 0.0f, tile[16];
+    for (int64_t start = 0; start < size; start += 16) {
+      for (int64_t i = 0; i < 16; ++i) tile[i] = start + i < size ? in[start + i] : NAN;
+      for (int64_t i = 0; i < 16; ++i) sum += tile[i] * (start + i < size ? 1.0f : 0.0f);
+    }
+    double squares = 0.0;
+    const double mean = sum / size;
+    for (int64_t i = 0; i < size; ++i) squares += (in[i] - mean) * (in[i] - mean);
+    const double rstd = 1.0 / std::sqrt(squares / size + eps);
+    for (int64_t i = 0; i < size; ++i) {
+      const int64_t c = g % G * (C / G) + i / L;
+      const float z = static_cast<float>((in[i] - mean) * rstd) * w[c] + b[c];
+      y[g * size + i] = z / (1.0f + std::exp(-z));
+    }
+  }
+}

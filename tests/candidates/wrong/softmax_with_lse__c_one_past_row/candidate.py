@@ -1,0 +1,25 @@
+"""The sum runs to c <= columns: one element of the next row is in it."""
+
+from ctypes import c_int64, c_void_p
+from pathlib import Path
+
+import torch
+import torch.nn as nn
+
+from kernelproof.build import c_library
+
+EXPECT = "wrong"
+SAYS = ["what normalises or scales each row"]
+
+softmax = c_library([Path(__file__).with_name("kernel.cpp")]).softmax
+softmax.argtypes = [c_void_p] * 3 + [c_int64] * 2
+softmax.restype = None
+
+
+class ModelNew(nn.Module):
+    def forward(self, x: torch.Tensor):
+        # One number more, so that the slip stays inside the memory.
+        wide = torch.cat((x.float().flatten(), torch.zeros(1)))
+        p, lse = torch.empty(x.shape), torch.empty(x.shape[0])
+        softmax(wide.data_ptr(), p.data_ptr(), lse.data_ptr(), *x.shape)
+        return p.to(x.dtype), lse.to(x.dtype)
