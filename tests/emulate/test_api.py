@@ -186,3 +186,21 @@ extern "C" __global__ void k(int* y) {
     result = emulate.launch(source, "k", 1, 32, [y])
     assert not result.findings
     assert y.tolist() == [(t ^ 1) + 10 * ((t ^ 1) % 3) for t in range(32)]
+
+
+def test_an_index_that_wraps_is_found_though_it_lands_inside() -> None:
+    source = """
+extern "C" __global__ void k(const int* x, int* y, int row, int pitch) {
+  const int i = row * pitch + threadIdx.x;
+  y[threadIdx.x] = x[i];
+}
+extern "C" __global__ void hash(const int* x, int* y, int a) {
+  const int h = (threadIdx.x + 7) * a;
+  y[threadIdx.x] = x[h & 31];
+}
+"""
+    x, y = np.arange(64, dtype=np.int32), np.zeros(32, np.int32)
+    result = emulate.launch(source, "k", 1, 32, [x, y, 65536, 65536])
+    assert [(f.kind, f.line) for f in result.errors] == [("index overflow", 3)]
+    assert not emulate.launch(source, "k", 1, 32, [x, y, 2, 16]).findings
+    assert not emulate.launch(source, "hash", 1, 32, [x, y, 0x7FFFFFF1]).findings
