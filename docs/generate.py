@@ -136,12 +136,66 @@ def emulated_times() -> str:
     return "\n".join(lines) + "\n"
 
 
+def _corpus(name: str) -> list[dict[str, Any]]:
+    """Results of results/<name>; none where there is no such file."""
+    path = ROOT / "results" / name
+    return json.loads(path.read_text())["results"] if path.is_file() else []
+
+
+def corpus() -> str:
+    """Wrong kernels passed and honest kernels failed, ours beside allclose."""
+    ways = {
+        "kernelproof": lambda r: r["status"] == "pass",
+        "KernelBench": lambda r: r["allclose"]["kernelbench"],
+        "allclose, 1e-4 / 1e-2": lambda r: r["allclose"]["all_1e-4"],
+        "allclose, 1e-2": lambda r: r["allclose"]["all_1e-2"],
+    }
+    lines = ["| kernels | " + " | ".join(ways) + " |", "|---|" + "---|" * len(ways)]
+    for name in ("corpus.json", "corpus-gpu.json"):
+        results = _corpus(name)
+        where = "GPU" if "gpu" in name else "CPU"
+        for expected, words in (("pass", "honest, failed"), ("wrong", "wrong, passed")):
+            group = [r for r in results if r["expected"] == expected]
+            if not group:
+                continue
+            kinds = len({r["fixture"] for r in group})
+            cells = []
+            for accepts in ways.values():
+                bad = [r["fixture"] for r in group if accepts(r) != (expected == "pass")]
+                cells.append(f"{len(bad)} ({len(set(bad))} kernels)" if bad else "0")
+            lines.append(
+                f"| {kinds} {words}, {where}, of {len(group)} verdicts | "
+                + " | ".join(cells)
+                + " |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def corpus_ratios() -> str:
+    """The honest kernels with the largest ratios, and the wrong ones with the smallest."""
+    results = _corpus("corpus.json")
+    largest: dict[tuple[str, str], float] = {}
+    for r in results:
+        by_value = r["status"] == r["expected"] == "pass" or r["rows"] > 12 or r["all"] > 12
+        if by_value:
+            key = r["expected"], r["fixture"]
+            largest[key] = max(largest.get(key, 0.0), r["rows"], r["all"])
+    honest = sorted(((v, n) for (e, n), v in largest.items() if e == "pass"), reverse=True)
+    wrong = sorted((v, n) for (e, n), v in largest.items() if e == "wrong")
+    lines = ["| honest kernel | largest ratio | wrong kernel | ratio |", "|---|---|---|---|"]
+    for (a, b), (c, d) in zip(honest[:10], wrong[:10], strict=False):
+        lines.append(f"| `{b}` | {a:.1f} | `{d}` | {c:.3g} |")
+    return "\n".join(lines) + "\n"
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "operators": operators,
     "operators_all": operators_all,
     "emulated_bugs": emulated_bugs,
     "emulated_mutations": emulated_mutations,
     "emulated_times": emulated_times,
+    "corpus": corpus,
+    "corpus_ratios": corpus_ratios,
 }
 
 

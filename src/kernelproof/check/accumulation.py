@@ -8,6 +8,9 @@ random walk where they do not; in both cases sum_k S_k^2 is near n/2 * (S_n^2 + 
 
     standard deviation = u * sqrt(n / 6 * (S_n^2 + sum_i x_i^2)).
 
+Where many terms are equal, so are their roundings, which point the same way: the error then grows
+with n instead of its root.
+
 PyTorch adds in many lanes or by halves, whose error hardly grows with n, so that a reference's own
 error says nothing about this. Here every operation that adds gets noise of that size, which the
 operations after it carry on to the outputs.
@@ -30,10 +33,12 @@ class Serial:
     Args:
         unit: unit roundoff of the accumulator.
         seed: of the noise.
+        equal: whether many terms are equal.
     """
 
-    def __init__(self, unit: float, seed: int) -> None:
+    def __init__(self, unit: float, seed: int, equal: bool = False) -> None:
         self.unit = unit
+        self.equal = equal
         self.draw = torch.Generator().manual_seed(seed)
 
     def disturb(self, func: Any, args: Any, kwargs: Any, result: Any) -> Any:
@@ -46,7 +51,7 @@ class Serial:
         or tensors)."""
         if not result.is_floating_point() or result.numel() == 0:
             return result
-        size = (result.square() + squares) * terms / 6
+        size = (result.square() + squares) * terms / 6 * (terms if self.equal else 1)
         sign = torch.randn(result.shape, generator=self.draw, dtype=torch.float64)
         made: torch.Tensor = result + self.unit * size.sqrt() * sign.to(result.device)
         return made

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from kernelproof.check.plan import Plan, Subject
     from kernelproof.problem import Reference
 
-# Families in which rows hold zeros, or little beside what was added up: there the response is
-# taken to the unit of the row.
+# Families in which rows hold zeros or equal numbers, or little beside what was added up: there the
+# response is taken to the unit of the row, and the terms of sums count as equal.
 _BY_ROW = ("zeros", "sparse", "cancellation", "constant rows")
 # Perturbations over which a response is averaged; one draw can be far too kind, and a variant is
 # judged by one seed only.
