@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from kernelproof.emulate.emitter import Emitter
 from kernelproof.emulate.ptx import WIDTHS, Instruction
 from kernelproof.emulate.semantics.table import rule
@@ -267,7 +269,7 @@ def complement(e: Emitter, i: Instruction) -> None:
 def shift(e: Emitter, i: Instruction) -> None:
     ty, amount = i.op[-1], i.operands[2]
     a = e.read(i.operands[1], ty)
-    if amount.isdigit() and int(amount) < 8 * WIDTHS[ty]:
+    if re.fullmatch(r"0x[0-9a-fA-F]+|\d+", amount) and int(amount, 0) < 8 * WIDTHS[ty]:
         sign = "<<" if i.op[0] == "shl" else ">>"
         return e.write(i.operands[0], f"{a} {sign} {e.read(amount, ty)}", ty)
     name = "shift_left" if i.op[0] == "shl" else "shift_right"
