@@ -204,3 +204,16 @@ extern "C" __global__ void hash(const int* x, int* y, int a) {
     assert [(f.kind, f.line) for f in result.errors] == [("index overflow", 3)]
     assert not emulate.launch(source, "k", 1, 32, [x, y, 2, 16]).findings
     assert not emulate.launch(source, "hash", 1, 32, [x, y, 0x7FFFFFF1]).findings
+
+
+def test_sums_that_differ_in_the_last_place_are_one_value_and_thread_numbers_are_not() -> None:
+    source = """
+extern "C" __global__ void k(const float* x, float* y, int* z) {
+  y[0] = x[threadIdx.x];
+  z[0] = threadIdx.x;
+}
+"""
+    x = np.nextafter(np.full(2, 3, np.float32), np.float32([3, 4]))
+    args = [x, np.zeros(1, np.float32), np.zeros(1, np.int32)]
+    result = emulate.launch(source, "k", 1, 2, args)
+    assert [(f.kind, f.line) for f in result.findings] == [("race", 4), ("same value", 3)]
