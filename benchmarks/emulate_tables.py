@@ -15,7 +15,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests" / "emulate"), str(ROOT / "benchmarks")]
 
-import corpus  # noqa: E402
+import emulate_corpus as corpus  # noqa: E402
 import emulate_mutations  # noqa: E402
 
 from kernelproof.pipeline import Options, judge  # noqa: E402

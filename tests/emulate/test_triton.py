@@ -1,4 +1,4 @@
-"""PTX that Triton has made (see triton/make_ptx.py): the usual trio, with lines of Python."""
+"""PTX that Triton has made (see triton_ptx/make_ptx.py): the usual trio, with lines of Python."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from kernelproof import emulate
 
-FOLDER = Path(__file__).parent / "triton"
+FOLDER = Path(__file__).parent / "triton_ptx"
 
 
 def launch(name: str, grid: Any, args: list[Any], change: tuple[str, str] = ("", "")) -> Any:

@@ -1,6 +1,6 @@
 """Compiles the kernels below to PTX, without a GPU; the files beside this one are what it writes.
 
-python tests/emulate/triton/make_ptx.py
+python tests/emulate/triton_ptx/make_ptx.py
 """
 
 from __future__ import annotations
