@@ -100,6 +100,42 @@ def output(command: str) -> str:
     return f"```text\n{text.strip()}\n```\n"
 
 
+def _emulator() -> dict[str, Any]:
+    """The newest figures of benchmarks/emulate_tables.py."""
+    files = sorted((ROOT / "results" / "emulator").glob("*-emulate.json"))
+    return dict(json.loads(files[-1].read_text()))
+
+
+def emulated_bugs() -> str:
+    """Planted bugs by kind."""
+    bugs = _emulator()["bugs"]
+    lines = ["| kind | planted | found | with the right line | kernels |", "|---|---|---|---|---|"]
+    for kind in sorted({bug["kind"] for bug in bugs}):
+        mine = [bug for bug in bugs if bug["kind"] == kind]
+        counts = [len(mine), sum(b["found"] for b in mine), sum(b["line"] for b in mine)]
+        kernels = ", ".join(sorted({bug["kernel"] for bug in mine}))
+        lines.append(f"| {kind} | {' | '.join(map(str, counts))} | {kernels} |")
+    return "\n".join(lines) + "\n"
+
+
+def emulated_mutations() -> str:
+    """Shipped kernels with one barrier or wait removed."""
+    lines = ["| kernel | line | removed | reported |", "|---|---|---|---|"]
+    for row in _emulator()["mutations"]:
+        line = row["line"] or "-"
+        words = row["reported"] or "nothing"
+        lines.append(f"| {row['kernel']} | {line} | `{row['removed']}` | {words} |")
+    return "\n".join(lines) + "\n"
+
+
+def emulated_times() -> str:
+    """Emulated checks of the founding cases."""
+    lines = ["| problem | verdict | wall time of the whole check |", "|---|---|---|"]
+    for row in _emulator()["founding"]:
+        lines.append(f"| {row['problem']} | {row['status']} | {seconds(row['wall'])} |")
+    return "\n".join(lines) + "\n"
+
+
 def _corpus(name: str) -> list[dict[str, Any]]:
     """Results of results/<name>; none where there is no such file."""
     path = ROOT / "results" / name
@@ -155,6 +191,9 @@ def corpus_ratios() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "operators": operators,
     "operators_all": operators_all,
+    "emulated_bugs": emulated_bugs,
+    "emulated_mutations": emulated_mutations,
+    "emulated_times": emulated_times,
     "corpus": corpus,
     "corpus_ratios": corpus_ratios,
 }

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from kernelproof.pipeline import Options
 
 
+# Languages whose launches can be interpreted without a GPU.
+_EMULATED = ("cuda-nvrtc", "triton")
+
+
 class CandidateProcess:
     """The candidate in its worker, as the check sees it."""
 
@@ -20,7 +24,7 @@ class CandidateProcess:
         self.device = device
         self.options = options
         # Kernels for a GPU that is not there: their launches are interpreted on the CPU.
-        self.emulated = device == "cpu" and candidate.language == "cuda-nvrtc"
+        self.emulated = device == "cpu" and candidate.language in _EMULATED
         self.worker = Worker(candidate.name)
         self.weights = ""
         self.build_seconds = 0.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from kernelproof.emulate.emitter import Emitter
 from kernelproof.emulate.ptx import WIDTHS, Instruction
 from kernelproof.emulate.semantics.table import rule
@@ -267,7 +269,7 @@ def complement(e: Emitter, i: Instruction) -> None:
 def shift(e: Emitter, i: Instruction) -> None:
     ty, amount = i.op[-1], i.operands[2]
     a = e.read(i.operands[1], ty)
-    if amount.isdigit() and int(amount) < 8 * WIDTHS[ty]:
+    if re.fullmatch(r"0x[0-9a-fA-F]+|\d+", amount) and int(amount, 0) < 8 * WIDTHS[ty]:
         sign = "<<" if i.op[0] == "shl" else ">>"
         return e.write(i.operands[0], f"{a} {sign} {e.read(amount, ty)}", ty)
     name = "shift_left" if i.op[0] == "shl" else "shift_right"
@@ -346,3 +348,19 @@ def dot_product(e: Emitter, i: Instruction) -> None:
     if i.op[0] == "dp2a":
         return e.write(i.operands[0], f"N.dot2({a}, {b}, {c}, {signs}, {'hi' in i.op})", "b32")
     return e.write(i.operands[0], f"N.dot4({a}, {b}, {c}, {signs})", "b32")
+
+
+def watch_product(e: Emitter, i: Instruction) -> None:
+    """Before a 32-bit product that becomes an index: report where it leaves 32 bits."""
+    e.instruction = i
+    e.guard = "None"
+    if i.guard:
+        e.guard = e.read(f"!{i.guard}" if i.negated else i.guard, "pred")
+    a = e.read(i.operands[1], "s32")
+    if i.op[0] == "shl":
+        exact = f"{a}.astype('i8') << np.minimum({e.read(i.operands[2], 'u32')}, 32).astype('i8')"
+    else:
+        exact = f"{a}.astype('i8') * {e.read(i.operands[2], 's32')}"
+        if i.op[0] == "mad":
+            exact += f" + {e.read(i.operands[3], 's32')}"
+    e.line(f"S.index_overflow({e.operation()}, {exact}, A, {e.guard})")
