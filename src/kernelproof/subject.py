@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernelproof.errors import CandidateCrash, UnsupportedError
 from kernelproof.types import Build, Candidate, Verdict
 from kernelproof.worker import Worker
+from kernelproof.worker.limits import confine
 
 if TYPE_CHECKING:
     from kernelproof.pipeline import Options
 
 
 class CandidateProcess:
-    """The candidate in its worker, as the check sees it."""
+    """The candidate in its worker, as the check sees it; ``hides`` are files it may not read."""
 
-    def __init__(self, candidate: Candidate, device: str, options: Options) -> None:
+    def __init__(
+        self, candidate: Candidate, device: str, options: Options, hides: Sequence[str] = ()
+    ) -> None:
         self.candidate = candidate
         self.device = device
         self.options = options
         # Kernels for a GPU that is not there: their launches are interpreted on the CPU.
         self.emulated = device == "cpu" and candidate.language == "cuda-nvrtc"
-        self.worker = Worker(candidate.name)
+        limits = confine(candidate, hides, device != "cpu", options.memory)
+        self.worker = Worker(candidate.name, limits)
         self.weights = ""
         self.build_seconds = 0.0
         self.built = False
@@ -62,13 +67,18 @@ class CandidateProcess:
 
     def build(self, verdict: Verdict) -> Build:
         """The build's outcome, once the check is over."""
+        confinement = self.worker.protections()
         if self.built:
-            return Build(status="pass", seconds=self.build_seconds, weights=self.weights)
+            return Build(
+                status="pass", seconds=self.build_seconds, weights=self.weights,
+                confinement=confinement,
+            )  # fmt: skip
         return Build(
             status=verdict.status if verdict.status != "pass" else "crash",
             seconds=0.0,
             message=verdict.message,
             detail=verdict.detail,
+            confinement=confinement,
         )
 
     def _ask(self, do: str, **fields: Any) -> Any:
