@@ -99,6 +99,7 @@ def judge(
     seeds = _seeds(master, 1 if options.level == "quick" else factor * options.seeds)
     with CandidateProcess(found, device, options, _hidden(reference, found)) as subject:
         verdict = _check(reference, subject, seeds, device, options, progress)
+        verdict = subject.traced(verdict)
         timing = None
         # An emulated kernel has no time worth telling.
         if timed and verdict.status == "pass" and verdict.evidence != "emulated":

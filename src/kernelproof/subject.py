@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernelproof.errors import CandidateCrash, UnsupportedError
 from kernelproof.types import Build, Candidate, Verdict
-from kernelproof.worker import Worker
+from kernelproof.worker import Worker, landlock
 from kernelproof.worker.limits import confine
+from kernelproof.worker.traces import Traces
 
 if TYPE_CHECKING:
     from kernelproof.pipeline import Options
@@ -26,6 +28,10 @@ class CandidateProcess:
         # Kernels for a GPU that is not there: their launches are interpreted on the CPU.
         self.emulated = device == "cpu" and candidate.language == "cuda-nvrtc"
         limits = confine(candidate, hides, device != "cpu", options.memory)
+        self.traces = None
+        if "files" in limits.without or not landlock.version():
+            folder = Path(candidate.folder)
+            self.traces = Traces([folder / name for name in candidate.sources])
         self.worker = Worker(candidate.name, limits)
         self.weights = ""
         self.build_seconds = 0.0
@@ -63,6 +69,17 @@ class CandidateProcess:
             payload=(inputs, seed),
             poison=poison,
             repeats=repeats,
+        )
+
+    def traced(self, verdict: Verdict) -> Verdict:
+        """The verdict in view of files that the candidate has changed, where it could."""
+        changed = self.traces.changed() if self.traces is not None else []
+        if not changed:
+            return verdict
+        message = f"files that are not the candidate's to change have changed: {changed[0]}"
+        message += f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+        return verdict.model_copy(
+            update={"status": "cheat", "proof": False, "compat": False, "message": message}
         )
 
     def build(self, verdict: Verdict) -> Build:

@@ -266,7 +266,9 @@ def _poisoned_memory() -> Iterator[None]:
 
     before = torch.are_deterministic_algorithms_enabled()
     warn = torch.is_deterministic_algorithms_warn_only_enabled()
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    # Not use_deterministic_algorithms: that imports all of inductor, a second for each worker.
+    switch = torch._C._set_deterministic_algorithms
+    switch(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
     try:
         with warnings.catch_warnings():
@@ -274,7 +276,7 @@ def _poisoned_memory() -> Iterator[None]:
             warnings.simplefilter("ignore")
             yield
     finally:
-        torch.use_deterministic_algorithms(before, warn_only=warn)
+        switch(before, warn_only=warn)
 
 
 def _emulated(recorder: Any) -> dict[str, Any] | None:
@@ -312,6 +314,9 @@ def _described(error: BaseException, path: str) -> dict[str, Any]:
         status = CompileError.status
         message = f"{Path(error.filename or path).name}:{error.lineno}: {error.msg}"
         detail = (error.text or "").rstrip()
+    elif isinstance(error, PermissionError):
+        message += ". A candidate may read its own folder and what is installed, and write to "
+        message += "tempfile.gettempdir(); see docs/trust.md"
     elif isinstance(error, SystemExit):
         message = f"the candidate called sys.exit({error.code!r})"
     if not detail and not isinstance(error, CandidateError):

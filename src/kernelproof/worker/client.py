@@ -7,11 +7,13 @@ import contextlib
 import dataclasses
 import json
 import pickle
+import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from typing import Any
 
 from kernelproof import openmp
@@ -172,7 +174,7 @@ class Worker:
         buffers = [] if payload is None else [pickle.dumps(payload, protocol=5)]
         try:
             wire.send(self._sock, {"do": do, **fields}, buffers)
-            answer, received = wire.receive(self._sock, timeout)
+            answer, received = wire.receive(self._sock, self._answering(self._sock, timeout))
         except wire.Closed:
             raise self._died(do) from None
         except TimeoutError:
@@ -190,6 +192,23 @@ class Worker:
             told.clean = "CUDA error" not in told.message
             raise told
         return wire.decode(answer["answer"], received)
+
+    def _answering(self, sock: socket.socket, timeout: float) -> float:
+        """Wait until something comes; returns what is left of ``timeout``.
+
+        The supervisor speaks only when all is over. Should it be killed, a process that the
+        candidate has started may still hold the worker's end of the socket.
+        """
+        started = time.monotonic()
+        poll = select.poll()
+        poll.register(sock, select.POLLIN)
+        poll.register(self._channel, select.POLLIN)
+        ready = [fd for fd, _ in poll.poll(timeout * 1000)]
+        if not ready:
+            raise TimeoutError
+        if sock.fileno() not in ready:
+            raise wire.Closed
+        return max(0.0, timeout - (time.monotonic() - started))
 
     def close(self) -> None:
         """End the worker and all that it has started, and remove its folder."""

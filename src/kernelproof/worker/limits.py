@@ -26,6 +26,7 @@ from kernelproof.worker import landlock
 if TYPE_CHECKING:
     from kernelproof.types import Candidate
 
+NOT_PROTECTED = "not protected"
 _FILE_BYTES = 8 << 30  # the largest file that a candidate may write
 _MEMORY_SHARE = 0.8  # of what is available when the worker starts
 _NEWNET = 0x40000000
@@ -60,7 +61,8 @@ class Confinement:
     folder ending in ``/*`` only the sources in it. ``hides``: what it may not read even where it
     lies in one of these. ``writes``: folders. ``memory``: bytes, of the worker and all that it
     starts. ``processes``: how many it may start. ``gpu``: whether the driver's memory mappings must
-    fit, so that only use is limited and not address space.
+    fit, so that only use is limited and not address space. ``without``: protections to leave out
+    ("files", "network", "rights"), as on a machine that does not have them.
     """
 
     reads: tuple[str, ...]
@@ -69,6 +71,7 @@ class Confinement:
     memory: int
     processes: int
     gpu: bool
+    without: tuple[str, ...] = ()
 
     def apply(self, temporary: Path) -> list[str]:
         """Put the limits on this process, whose own folder is ``temporary``.
@@ -77,8 +80,14 @@ class Confinement:
         there with the words "not protected".
         """
         _environment(temporary, Path(self.writes[0]))
-        done = [self._resources(), _network(), _capabilities(), self._files(temporary)]
-        return [line for line in done if line]
+        lines = [self._resources()]
+        for name, put in (
+            ("network", _network),
+            ("rights", _capabilities),
+            ("files", lambda: self._files(temporary)),
+        ):
+            lines.append(f"{name}: {NOT_PROTECTED}" if name in self.without else put())
+        return [line for line in lines if line]
 
     def _resources(self) -> str:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -97,7 +106,7 @@ class Confinement:
         except OSError as error:
             with contextlib.suppress(OSError):
                 landlock.no_new_privileges()
-            return f"files: not protected (no Landlock in this kernel: {error.strerror})"
+            return f"files: {NOT_PROTECTED} (no Landlock in this kernel: {error.strerror})"
         hidden = [Path(path) for path in self.hides]
         readable = [Path(p).resolve() for p in (*_SYSTEM, *_python_paths(), *_tool_paths())]
         for name in self.reads:
@@ -115,9 +124,9 @@ class Confinement:
 
 
 def confine(
-    candidate: Candidate, hides: Sequence[str], gpu: bool, memory: int | None = None
+    candidate: Candidate | None, hides: Sequence[str], gpu: bool, memory: int | None = None
 ) -> Confinement:
-    """The confinement of ``candidate``.
+    """The confinement of ``candidate``, or of none, to see what there is on this machine.
 
     Args:
         hides: files that it may not read, such as the problem.
@@ -132,10 +141,12 @@ def confine(
     hidden = [Path(path).resolve() for path in hides]
     # Python keeps a compiled copy of what it has imported.
     hidden += [Path(importlib.util.cache_from_source(str(p))) for p in hidden if p.suffix == ".py"]
-    folder = candidate.folder
-    own = Path(folder).name == candidate.name
+    reads: tuple[str, ...] = ()
+    if candidate is not None:
+        folder = candidate.folder
+        reads = (folder if Path(folder).name == candidate.name else f"{folder}/*",)
     return Confinement(
-        reads=(folder,) if own else (f"{folder}/*",),
+        reads=reads,
         hides=(*map(str, hidden), str(data)),
         writes=tuple(map(str, caches)),
         memory=memory if memory is not None else int(_MEMORY_SHARE * available_memory()),
@@ -207,8 +218,8 @@ def _network() -> str:
     if libc.unshare(_NEWNET) == 0:
         return "network: none (namespace)"
     if landlock.version() >= 4:
-        return "network: no TCP (Landlock); other protocols not protected"
-    return "network: not protected (no right to make a network namespace, Landlock before 4)"
+        return "network: no TCP (Landlock); other protocols are open"
+    return f"network: {NOT_PROTECTED} (no right to make a network namespace, Landlock before 4)"
 
 
 def _capabilities() -> str:
@@ -223,7 +234,7 @@ def _capabilities() -> str:
         data = struct.pack("=6I", held, held, 0, 0, 0, 0)
         if libc.capset(header, data) == 0:
             return "rights: root's dropped, but those of files"
-    return "rights: not protected (the candidate runs as root)"
+    return f"rights: {NOT_PROTECTED} (the candidate runs as root)"
 
 
 def _python_paths() -> list[str]:
