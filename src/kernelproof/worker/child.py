@@ -41,7 +41,7 @@ def serve(sock: socket.socket) -> None:
             request, buffers = wire.receive(sock)
         except wire.Closed:
             return
-        payload = pickle.loads(bytes(buffers[0])) if buffers else None
+        payload = pickle.loads(buffers[0]) if buffers else None
         out: list[bytes | memoryview] = []
         try:
             answer: Any = {"answer": wire.encode(host.handle(request, payload), out)}
@@ -93,7 +93,7 @@ class Host:
         imported = time.perf_counter() - started
         factory = _factory(self.source, request["attr"], self.path)
         args, kwargs, seed, state = payload
-        torch.manual_seed(seed)
+        _seed(seed, self.device)
         if request.get("emulated") and self.recorder is None:
             from kernelproof.emulate.standin import Recorder
 
@@ -116,7 +116,7 @@ class Host:
         inputs, seed = payload
         for index in range(int(request["repeats"])):
             placed = Placed(inputs, self.device)
-            torch.manual_seed(seed)
+            _seed(seed, self.device)
             poison = _poisoned_memory() if request["poison"] and index == 0 else _plain()
             with torch.no_grad(), poison, self._launches():
                 output = self.module(*placed.given)
@@ -294,6 +294,15 @@ def _emulated(recorder: Any) -> dict[str, Any] | None:
 @contextlib.contextmanager
 def _plain() -> Iterator[None]:
     yield
+
+
+def _seed(seed: int, device: str) -> None:
+    """Without the stack trace that `torch.manual_seed` records for a GPU that is not there."""
+    import torch
+
+    torch.default_generator.manual_seed(seed)
+    if device != "cpu":
+        torch.cuda.manual_seed_all(seed)
 
 
 def _synchronize(device: str) -> None:

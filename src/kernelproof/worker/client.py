@@ -8,6 +8,7 @@ import dataclasses
 import json
 import pickle
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -125,7 +126,7 @@ class Worker:
 
     def __init__(self, name: str, confinement: Confinement | None = None) -> None:
         self.name = name
-        ours, theirs = socket.socketpair()
+        ours, theirs = wire.pair()
         self._channel, channel = socket.socketpair()
         self._server, self._supervisor = _fork(theirs, channel, confinement)
         theirs.close()
@@ -230,6 +231,8 @@ class Worker:
                 told = True
             self._channel.close()
             self._server.forget(self._supervisor, orphans=not told)
+            if not told:
+                shutil.rmtree(self.folder, ignore_errors=True)
         return report
 
     def _died(self, do: str) -> CandidateCrash:
