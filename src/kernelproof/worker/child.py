@@ -41,7 +41,7 @@ def serve(sock: socket.socket) -> None:
             request, buffers = wire.receive(sock)
         except wire.Closed:
             return
-        payload = pickle.loads(bytes(buffers[0])) if buffers else None
+        payload = pickle.loads(buffers[0]) if buffers else None
         out: list[bytes | memoryview] = []
         try:
             answer: Any = {"answer": wire.encode(host.handle(request, payload), out)}
@@ -93,7 +93,7 @@ class Host:
         imported = time.perf_counter() - started
         factory = _factory(self.source, request["attr"], self.path)
         args, kwargs, seed, state = payload
-        torch.manual_seed(seed)
+        _seed(seed, self.device)
         if request.get("emulated") and self.recorder is None:
             from kernelproof.emulate.standin import Recorder
 
@@ -116,7 +116,7 @@ class Host:
         inputs, seed = payload
         for index in range(int(request["repeats"])):
             placed = Placed(inputs, self.device)
-            torch.manual_seed(seed)
+            _seed(seed, self.device)
             poison = _poisoned_memory() if request["poison"] and index == 0 else _plain()
             with torch.no_grad(), poison, self._launches():
                 output = self.module(*placed.given)
@@ -266,7 +266,9 @@ def _poisoned_memory() -> Iterator[None]:
 
     before = torch.are_deterministic_algorithms_enabled()
     warn = torch.is_deterministic_algorithms_warn_only_enabled()
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    # Not use_deterministic_algorithms: that imports all of inductor, a second for each worker.
+    switch = torch._C._set_deterministic_algorithms
+    switch(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
     try:
         with warnings.catch_warnings():
@@ -274,7 +276,7 @@ def _poisoned_memory() -> Iterator[None]:
             warnings.simplefilter("ignore")
             yield
     finally:
-        torch.use_deterministic_algorithms(before, warn_only=warn)
+        switch(before, warn_only=warn)
 
 
 def _emulated(recorder: Any) -> dict[str, Any] | None:
@@ -292,6 +294,15 @@ def _emulated(recorder: Any) -> dict[str, Any] | None:
 @contextlib.contextmanager
 def _plain() -> Iterator[None]:
     yield
+
+
+def _seed(seed: int, device: str) -> None:
+    """Without the stack trace that `torch.manual_seed` records for a GPU that is not there."""
+    import torch
+
+    torch.default_generator.manual_seed(seed)
+    if device != "cpu":
+        torch.cuda.manual_seed_all(seed)
 
 
 def _synchronize(device: str) -> None:
@@ -312,6 +323,9 @@ def _described(error: BaseException, path: str) -> dict[str, Any]:
         status = CompileError.status
         message = f"{Path(error.filename or path).name}:{error.lineno}: {error.msg}"
         detail = (error.text or "").rstrip()
+    elif isinstance(error, PermissionError):
+        message += ". A candidate may read its own folder and what is installed, and write to "
+        message += "tempfile.gettempdir(); see docs/trust.md"
     elif isinstance(error, SystemExit):
         message = f"the candidate called sys.exit({error.code!r})"
     if not detail and not isinstance(error, CandidateError):
