@@ -253,10 +253,13 @@ def add_to_odd(a: Value, b: Value) -> Value:
 
 def add_directed(a: Value, b: Value, ty: str, mode: str) -> Value:
     """a + b of float64, rounded once to ``ty`` (f32, f64): rz, rm (down) or rp (up)."""
-    if ty == "f32":
-        return narrow(add_to_odd(a, b), _F32, mode)
     total = a + b
+    if mode == "rm":  # a zero sum is negative, but for 0 + 0 (IEEE 754, 6.3)
+        positive = (a == 0) & (b == 0) & ~np.signbit(a) & ~np.signbit(b)
+        total = np.where((total == 0) & ~positive, _F64(-0.0), total)
     error = _sum_error(a, b, total)
+    if ty == "f32":
+        return narrow(to_odd(total, error), _F32, mode)
     towards = {"rz": np.copysign(0.0, total), "rm": -np.inf, "rp": np.inf}[mode]
     inward = np.nextafter(total, towards)
     moves = np.isfinite(total) & (error != 0) & ((error > 0) == (inward > total))
