@@ -136,6 +136,37 @@ def emulated_times() -> str:
     return "\n".join(lines) + "\n"
 
 
+def emulated_instructions() -> str:
+    """The emulator beside a GPU, from benchmarks/ptx_microtests.py --compare."""
+    newest = sorted((ROOT / "results" / "emulator").glob("*-ptx.json"))[-1]
+    stored = json.loads(newest.read_text())
+    lines = [
+        f"| forms of instructions, {stored['gpu']}, {stored['date']} | all | bit for bit | "
+        "within their bound | wrong | elements compared | left open by PTX | of these equal |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for group in [*dict.fromkeys(row["group"] for row in stored["cases"]), "all"]:
+        rows = [row for row in stored["cases"] if group in (row["group"], "all")]
+        exact = sum(row["differ"] == 0 for row in rows)
+        right = sum(row["right"] for row in rows)
+        left_open = sum(row["open"] for row in rows)
+        counts = [len(rows), exact, right - exact, len(rows) - right]
+        counts += [sum(row["elements"] for row in rows) - left_open, left_open]
+        counts += [sum(row["open_same"] for row in rows)]
+        lines.append(f"| {group} | {' | '.join(map(str, counts))} |")
+    return "\n".join(lines) + "\n"
+
+
+def emulated_bounds() -> str:
+    """Approximate instructions: the largest distance to the GPU's result."""
+    newest = sorted((ROOT / "results" / "emulator").glob("*-ptx.json"))[-1]
+    lines = ["| instruction | units in the last place | bound of the test |", "|---|---|---|"]
+    for row in json.loads(newest.read_text())["cases"]:
+        if row["bound"]:
+            lines.append(f"| `{row['name']}` | {row['distance']:g} | {row['bound']:g} |")
+    return "\n".join(lines) + "\n"
+
+
 def _corpus(name: str) -> list[dict[str, Any]]:
     """Results of results/<name>; none where there is no such file."""
     path = ROOT / "results" / name
@@ -194,6 +225,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "emulated_bugs": emulated_bugs,
     "emulated_mutations": emulated_mutations,
     "emulated_times": emulated_times,
+    "emulated_instructions": emulated_instructions,
+    "emulated_bounds": emulated_bounds,
     "corpus": corpus,
     "corpus_ratios": corpus_ratios,
 }
