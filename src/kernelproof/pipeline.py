@@ -18,13 +18,15 @@ from typing import Any, TypeVar
 
 from kernelproof import candidate as candidates
 from kernelproof import problem as problems
-from kernelproof.errors import UsageError
-from kernelproof.subject import CandidateProcess, Timed, TimedModule
+from kernelproof.errors import CandidateError, UsageError
+from kernelproof.subject import CandidateProcess
 from kernelproof.types import (
     Candidate,
     Case,
+    Check,
     Evidence,
     Level,
+    LibraryUse,
     Problem,
     Progress,
     Record,
@@ -32,17 +34,17 @@ from kernelproof.types import (
     Verdict,
     silent,
 )
-from kernelproof.worker import Worker
 
 _Value = TypeVar("_Value", Problem, Candidate)
 
 # Languages whose kernels run on the CPU even where there is a GPU.
 _CPU_LANGUAGES = ("cpp-c", "cpp-stable", "cpp-inline")
+# Larger cases are not profiled where there are others.
+_PROFILED_BYTES = 64 << 20
 # Families and layouts at the default level end after this time; only large problems come near it.
 _EXTRA_SECONDS = 60.0
 # Cases with larger inputs are left out of an emulated check, unless it is thorough.
 _EMULATED_BYTES = 4 << 20
-_FLOOR = Path(__file__).parent / "timing" / "floor.py"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,11 +101,17 @@ def judge(
     seeds = _seeds(master, 1 if options.level == "quick" else factor * options.seeds)
     with CandidateProcess(found, device, options, _hidden(reference, found)) as subject:
         verdict = _check(reference, subject, seeds, device, options, progress)
-        verdict = subject.traced(verdict)
+        verdict = subject.audited(verdict)
         timing = None
+        verdict, library = _evidence(reference, subject, verdict, seeds, options)
         # An emulated kernel has no time worth telling.
         if timed and verdict.status == "pass" and verdict.evidence != "emulated":
-            timing = _time(reference, subject, seeds, device, options, progress)
+            verdict, timing = _time(
+                reference, subject, verdict, master, seeds, device, options, progress
+            )
+            # What was replaced only once the check was over.
+            if verdict.status == "pass":
+                verdict, _ = _evidence(reference, subject, verdict, seeds, options, again=True)
     from kernelproof import environment, reproducer
 
     portable = _portable(found, "path", "folder")
@@ -115,7 +123,8 @@ def judge(
         candidate=portable,
         build=subject.build(verdict),
         verdict=verdict,
-        timing=timing,
+        timing=timing if verdict.status == "pass" else None,
+        uses_library_kernels=library,
         environment=environment.capture(),
         seed=master,
         seeds=seeds,
@@ -200,64 +209,75 @@ def _check(
     return check(reference, subject, plan, progress)
 
 
-def _time(
-    reference: problems.Reference, subject: CandidateProcess, seeds: tuple[int, ...], device: str,
-    options: Options, progress: Progress,
-) -> Timing:  # fmt: skip
-    """Time the first of the chosen cases."""
-    import torch
+def _evidence(
+    reference: problems.Reference, subject: CandidateProcess, verdict: Verdict,
+    seeds: tuple[int, ...], options: Options, again: bool = False,
+) -> tuple[Verdict, LibraryUse | None]:  # fmt: skip
+    """The verdict with what tripwires, a profile of one call and the sources tell; and the
+    profile. ``again``: only the tripwires, after the timing."""
+    from kernelproof import screen
+    from kernelproof.check import evidence
+    from kernelproof.check.seeding import seed_all
 
-    from kernelproof.check.reference import construct, state_of
-    from kernelproof.timing import Budget, Entrant, measure
+    profiled = verdict.status == "pass" and not subject.emulated and not again
+    inputs = None
+    checks, use = [], None
+    if subject.worker.alive and subject.built:
+        try:
+            if profiled:
+                case = _largest_case(reference, options)
+                subject.construct(*_payload(reference, case, seeds[0]))
+                seed_all(seeds[0])
+                inputs = reference.inputs(case)
+            told = subject.traced(inputs)
+        except CandidateError as error:
+            found = Check(name="profile", outcome="note", message=f"no profile: {error.message}")
+            return evidence.with_checks(verdict, [found]), None
+        checks = evidence.tripped(told["tripwires"], reference.problem.path)
+        if again:
+            return evidence.with_checks(verdict, [c for c in checks if c.outcome == "fail"]), None
+        if told["profile"] is not None:
+            use = evidence.library_use(told["profile"], subject.candidate.language)
+        if use is not None:
+            forbidden = bool(getattr(reference.module, "OWN_KERNELS", False))
+            checks.append(evidence.library_check(use, forbidden))
+    remarks = [f"source: {note}" for note in screen.notes(subject.candidate)]
+    verdict = verdict.model_copy(update={"notes": (*verdict.notes, *remarks)})
+    return evidence.with_checks(verdict, checks), use
+
+
+def _time(
+    reference: problems.Reference, subject: CandidateProcess, verdict: Verdict, master: int,
+    seeds: tuple[int, ...], device: str, options: Options, progress: Progress,
+) -> tuple[Verdict, Timing | None]:  # fmt: skip
+    """Time the first of the chosen cases."""
+    from kernelproof import timed
 
     case = _timed_case(reference, options)
+    race = timed.Race(reference, case, device, seeds[0], _baselines(reference, options), options)
+    payload = _payload(reference, case, seeds[0])
+    return timed.time(race, subject, payload, verdict, master, progress)
+
+
+def _payload(reference: problems.Reference, case: Case, seed: int) -> tuple[Any, Any, int, Any]:
+    """What a worker needs to construct a module with the reference's weights."""
+    from kernelproof.check.reference import construct, state_of
+
     args, kwargs = reference.init_args(case)
-    torch.manual_seed(seeds[0])
-    inputs = reference.inputs(case)
-    state = state_of(construct(reference.module.Model, args, kwargs, seeds[0], "cpu"))
-    subject.construct(args, kwargs, seeds[0], state)
-    payload = (args, kwargs, seeds[0], state)
-    workers: list[Worker] = []
+    model = construct(reference.module.Model, args, kwargs, seed, "cpu")
+    return args, kwargs, seed, state_of(model)
 
-    def entrant(
-        name: str, path: str, attr: str, given: Any, shown: list[Any], **extra: Any
-    ) -> Entrant:
-        timed = TimedModule(name, path, attr, device, given, shown, options, **extra)
-        workers.append(timed.worker)
-        return Entrant(name, timed)
 
-    try:
-        path = reference.problem.path
-        baselines = []
-        for name in _baselines(reference, options):
-            attr = "Model" if name in ("eager", "torch.compile") else f"BASELINES:{name}"
-            wrap = "compile" if name == "torch.compile" else None
-            baselines.append(entrant(name, path, attr, payload, inputs, wrap=wrap))
-        first = next((x for x in inputs if isinstance(x, torch.Tensor)), torch.zeros(1))
-        nothing: Any = ([], {}, seeds[0], {})
-        floor = entrant(
-            "empty launch" if device != "cpu" else "empty call",
-            str(_FLOOR),
-            "Model",
-            nothing,
-            [first],
-        )
-        return measure(
-            Entrant(subject.candidate.name, Timed(subject.worker, inputs, options.call_timeout)),
-            baselines,
-            floor,
-            case=case.name,
-            device=device,
-            threads=torch.get_num_threads(),
-            flops=reference.count("FLOPS", case),
-            nbytes=reference.count("BYTES", case),
-            budget=Budget(rounds=options.rounds, seconds=options.seconds),
-            seed=seeds[0],
-            progress=progress,
-        )
-    finally:
-        for worker in workers:
-            worker.close()
+def _largest_case(reference: problems.Reference, options: Options) -> Case:
+    """The case with the largest inputs that are not huge: what Python does between kernels then
+    takes little of a call."""
+    from kernelproof.check.evidence import input_bytes
+
+    chosen = [c for c in reference.problem.cases if not options.cases or c.name in options.cases]
+    sizes = {case.name: input_bytes(reference, case) for case in chosen}
+    most = options.max_bytes if options.max_bytes is not None else _PROFILED_BYTES
+    fitting = [case for case in chosen if sizes[case.name] <= most]
+    return max(fitting or chosen[:1], key=lambda case: sizes[case.name])
 
 
 def _timed_case(reference: problems.Reference, options: Options) -> Case:

@@ -10,6 +10,7 @@ and optionally ``get_init_inputs()``. Optional names add what that form lacks:
                 constructor
     MISTAKES    message -> function of ``forward``'s arguments: known slips; a failing candidate
                 that agrees with one is told its message
+    OWN_KERNELS   True where a candidate may not leave the work to PyTorch or a vendor library
     FLOPS, BYTES  a number, or a function of a case's keyword arguments, for the default case
 """
 

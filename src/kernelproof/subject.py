@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import pickle
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernelproof.errors import CandidateCrash, UnsupportedError
+from kernelproof.timing import Drawn, Fresh, Picks
 from kernelproof.types import Build, Candidate, Verdict
 from kernelproof.worker import Worker, landlock
 from kernelproof.worker.limits import confine
@@ -18,6 +22,17 @@ if TYPE_CHECKING:
 
 # Languages whose launches can be interpreted without a GPU.
 _EMULATED = ("cuda-nvrtc", "triton")
+# What a worker tells, and of which type: it can send anything.
+_FACTS = {
+    "output": object, "mutated": list, "overrun": list, "views_input": list, "reused": list,
+    "devices": list, "emulated": (dict, type(None)),
+}  # fmt: skip
+_LOADED = {"import_seconds": float, "construct_seconds": float, "weights": str}
+_TRACED = {"tripwires": dict, "profile": (dict, type(None))}
+_TRIPWIRES = {"patched": list, "seen": list, "opened": list, "threads": int}
+_PROFILE = {"seconds": float, "library": float, "names": list}
+_PREPARED = {"first": float, "host": float, "graph": int, "problem": str}
+_SAMPLED = {"readings": list, "kept": int}
 
 
 class CandidateProcess:
@@ -60,6 +75,7 @@ class CandidateProcess:
             threads=threads(),
             emulated=self.emulated,
         )
+        _form("load", answer, _LOADED)
         if not self.built:
             self.build_seconds = answer["import_seconds"] + answer["construct_seconds"]
             self.weights = answer["weights"]
@@ -67,15 +83,32 @@ class CandidateProcess:
         return str(answer["weights"])
 
     def call(self, inputs: list[Any], seed: int, poison: bool, repeats: int) -> Any:
-        return self._ask(
+        answer = self._ask(
             "call",
             timeout=self.options.call_timeout,
             payload=(inputs, seed),
             poison=poison,
             repeats=repeats,
         )
+        # A candidate can write to its worker's channel: what comes is taken for what it looks like.
+        if not isinstance(answer, list) or len(answer) != repeats:
+            raise _nonsense("call", answer)
+        for run in answer:
+            _form("call", run, _FACTS)
+        return answer
 
-    def traced(self, verdict: Verdict) -> Verdict:
+    def traced(self, inputs: list[Any] | None) -> dict[str, Any]:
+        """What the worker's tripwires saw, and a profile of one call where ``inputs`` are given."""
+        answer: dict[str, Any] = self._ask(
+            "traced", timeout=self.options.call_timeout, payload=inputs
+        )
+        _form("traced", answer, _TRACED)
+        _form("traced", answer["tripwires"], _TRIPWIRES)
+        if answer["profile"] is not None:
+            _form("traced", answer["profile"], _PROFILE)
+        return answer
+
+    def audited(self, verdict: Verdict) -> Verdict:
         """The verdict in view of files that the candidate has changed, where it could."""
         changed = self.traces.changed() if self.traces is not None else []
         if not changed:
@@ -117,35 +150,106 @@ class CandidateProcess:
 
 
 class Timed:
-    """A module that its worker has loaded, as the timing sees it; ``timeout`` in seconds."""
+    """A module that its worker has loaded, as the timing sees it.
 
-    def __init__(self, worker: Worker, inputs: list[Any], timeout: float) -> None:
+    Args:
+        fresh: where its inputs come from.
+        timeout: of a request, in seconds.
+        picks: where outputs of timed calls go, to be checked; None for a contestant whose outputs
+            nobody asks about.
+        only: what of a set of inputs it takes.
+    """
+
+    def __init__(
+        self, worker: Worker, fresh: Fresh, timeout: float, picks: Picks | None = None,
+        only: Callable[[list[Any]], list[Any]] = list,
+    ) -> None:  # fmt: skip
         self.worker = worker
-        self.inputs = inputs
+        self.fresh = fresh
+        self.graph_calls = 0
         self.timeout = timeout
+        self.picks = picks
+        self.only = only
+        self.nonsense = ""
+        self.sent: list[Drawn] = []
+        # By clock and round: seconds of a request, by the clock of this process, per call and
+        # beyond what the worker reports.
+        self.outside: dict[str, dict[int, float]] = {"host": {}, "device": {}}
 
     def prepare(self) -> dict[str, Any]:
-        answer: dict[str, Any] = self.worker.ask(
-            "prepare", timeout=self.timeout, payload=self.inputs, graph=True
-        )
+        sets = self.fresh.sets(0, self.fresh.most)
+        answer: dict[str, Any] = self._ask("prepare", payload=self._payload(sets), graph=True)
+        _form("prepare", answer, _PREPARED)
+        self.graph_calls = int(answer["graph"])
         return answer
 
-    def sample(self, clock: str, calls: int) -> list[float]:
-        readings: list[float] = self.worker.ask(
-            "sample", timeout=self.timeout, clock=clock, calls=calls
-        )
-        return readings
+    def sample(self, clock: str, calls: int, number: int) -> list[float]:
+        # A graph goes round all sets; calls that are readings need one each.
+        sets = self.fresh.sets(number, self.fresh.most if self.fresh.cuda else calls)
+        return self._sampled(clock, calls, number, sets)
+
+    def again(self, calls: int, new: bool) -> list[float]:
+        """Readings of the host clock, on contents that are ``new`` or those of the last time."""
+        sets = [self.fresh.one() for _ in range(calls)] if new else self.sent
+        return self._sampled("host", calls, -1, sets, renew=new)
+
+    def once(self) -> None:
+        """One call on new inputs, from inputs sent to output received."""
+        drawn = self.fresh.one()
+        payload = (self.only(drawn.inputs), drawn.seed)
+        self._ask("call", payload=payload, poison=False, repeats=1)
+
+    def _sampled(
+        self, clock: str, calls: int, number: int, sets: list[Drawn], renew: bool = True
+    ) -> list[float]:
+        # Contents that the worker has already are not sent again: not for a second clock, and not
+        # where they are too large to be renewed in every round.
+        same = [s.seed for s in sets] == [s.seed for s in self.sent]
+        payload = self._payload(sets) if renew and not same else None
+        self._ask("warm")
+        started = time.perf_counter()
+        answer = self._ask("sample", payload=payload, clock=clock, calls=calls)
+        taken = time.perf_counter() - started
+        _form("sample", answer, _SAMPLED)
+        readings, kept = answer["readings"], int(answer["kept"])
+        if not readings or not all(isinstance(r, float) and 0 < r < math.inf for r in readings):
+            self.nonsense = f"the worker reported {readings!r:.80} as times per call"
+            raise CandidateCrash(self.nonsense)
+        if self.picks is not None and number >= 0:
+            made = calls if self.fresh.cuda else min(calls, len(sets))
+            made = self.graph_calls if clock == "device" else made
+            self.picks.take(clock, made, number, sets, min(kept, made), self._collector(clock))
+        made = calls if self.fresh.cuda else len(readings)
+        self.outside[clock][number] = taken / made - sum(readings) / len(readings)
+        return list(readings)
+
+    def _collector(self, clock: str) -> Callable[[int], Any]:
+        def collect(chosen: int) -> Any:
+            answer = self._ask("collect", clock=clock, numbers=[chosen])
+            if not isinstance(answer, list) or len(answer) != 1:
+                raise _nonsense("collect", answer)
+            return answer[0]
+
+        return collect
+
+    def _payload(self, sets: list[Drawn]) -> list[bytes]:
+        """Each set by itself, for the worker to unpack when its turn comes."""
+        self.sent = sets
+        return [pickle.dumps((d.seed, self.only(d.inputs)), protocol=5) for d in sets]
+
+    def _ask(self, do: str, **fields: Any) -> Any:
+        return self.worker.ask(do, timeout=self.timeout, **fields)
 
 
 class TimedModule(Timed):
     """A baseline in a worker of its own, which loads it when the timing prepares it."""
 
     def __init__(
-        self, name: str, path: str, attr: str, device: str, payload: Any, inputs: list[Any],
-        options: Options, wrap: str | None = None,
+        self, name: str, path: str, attr: str, device: str, payload: Any, fresh: Fresh,
+        options: Options, wrap: str | None = None, only: Callable[[list[Any]], list[Any]] = list,
     ) -> None:  # fmt: skip
         timeout = options.compile_timeout if wrap == "compile" else options.call_timeout
-        super().__init__(Worker(name), inputs, timeout)
+        super().__init__(Worker(name), fresh, timeout, only=only)
         self.load = {
             "path": path, "kind": "baseline", "attr": attr, "device": device, "wrap": wrap,
             "language": "pytorch", "threads": threads(),
@@ -153,8 +257,21 @@ class TimedModule(Timed):
         self.payload = payload
 
     def prepare(self) -> dict[str, Any]:
-        self.worker.ask("load", timeout=self.timeout, payload=self.payload, **self.load)
+        self._ask("load", payload=self.payload, **self.load)
         return super().prepare()
+
+
+def _form(do: str, answer: Any, fields: dict[str, Any]) -> None:
+    """Raises CandidateCrash where ``answer`` is no dict with ``fields`` of these types."""
+    if not isinstance(answer, dict):
+        raise _nonsense(do, answer)
+    for name, kind in fields.items():
+        if name not in answer or not isinstance(answer[name], kind):
+            raise _nonsense(do, {name: answer.get(name)})
+
+
+def _nonsense(do: str, answer: Any) -> CandidateCrash:
+    return CandidateCrash(f"the worker sent nonsense in answer to {do!r}: {answer!r:.80}")
 
 
 def threads() -> int:

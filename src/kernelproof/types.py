@@ -221,6 +221,15 @@ class Verdict(Frozen):
         return self
 
 
+class LibraryUse(Frozen):
+    """``share`` of one call's time (0 to 1) in operators of PyTorch and in kernels of vendor
+    libraries, their ``names``, and the language in which the candidate ``claims`` to compute."""
+
+    share: float
+    names: tuple[str, ...] = ()
+    claims: str = ""
+
+
 class Series(Frozen):
     """Samples of one clock of one contestant, in seconds per call; the interval holds 95 %."""
 
@@ -296,6 +305,7 @@ class Record(Frozen):
 
     ``seed`` is what `--seed` takes to draw ``seeds``, those of the inputs, again. ``reproducer``:
     for a candidate that failed, the text of a script in plain PyTorch that shows it.
+    ``uses_library_kernels``: of a candidate that passed, where its time is spent.
     """
 
     id: str
@@ -309,6 +319,7 @@ class Record(Frozen):
     seed: int = 0
     seeds: tuple[int, ...] = ()
     reproducer: str = ""
+    uses_library_kernels: LibraryUse | None = None
 
     @model_validator(mode="after")
     def _no_time_without_proof(self) -> Record:

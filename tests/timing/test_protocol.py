@@ -17,7 +17,7 @@ class Fake:
             raise CandidateCrash("died in prepare")
         return {"first": 1.0, "host": self.seconds, "graph": self.graph, "problem": ""}
 
-    def sample(self, clock, calls):
+    def sample(self, clock, calls, number):
         self.left -= 1
         if self.left < 0:
             raise CandidateCrash("died in sample")

@@ -95,6 +95,9 @@ def status_facts(record: Record) -> str:
     facts += [f"build {units.seconds(build.seconds)}"]
     facts += [f"check {units.seconds(verdict.seconds)}"] if verdict.runs else []
     facts += [f"weights: {units.one_line(build.weights)}"] if build.weights else []
+    use = record.uses_library_kernels
+    if use is not None and use.names:
+        facts += [f"{use.share:.0%} of a call in {units.one_line(use.names[0])} and the like"]
     return ", ".join(facts)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import statistics
 import time
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol
@@ -16,7 +17,7 @@ from kernelproof.errors import CandidateError
 from kernelproof.timing.stats import ratio, series
 from kernelproof.types import Contestant, Progress, Ratio, Series, Timing, silent
 
-# On a CPU every call is a sample of its own, and all samples are stored.
+# On a CPU every call is a sample of its own, on inputs of its own, and all samples are stored.
 _MOST_READINGS = 50
 
 Clock = Literal["device", "host"]
@@ -28,8 +29,8 @@ class Timed(Protocol):
     def prepare(self) -> dict[str, Any]:
         """First call, warm-up, graph capture: ``first``, ``host``, ``graph``, ``problem``."""
 
-    def sample(self, clock: Clock, calls: int) -> list[float]:
-        """Readings of ``clock`` over ``calls`` calls."""
+    def sample(self, clock: Clock, calls: int, number: int) -> list[float]:
+        """Readings of ``clock`` over about ``calls`` calls, in round ``number``."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,10 +83,13 @@ class _Running:
         for clock in self.clocks:
             count = calls if clock == "host" else max(calls, 150)
             try:
-                readings = self.subject.sample(clock, count)
+                readings = self.subject.sample(clock, count, number)
             except CandidateError as error:
                 self.problem, self.clocks = error.message, []
                 return
+            if clock == "host":
+                # The first estimate may have come while others had the cores.
+                self.per_call = max(1e-7, min(self.per_call, statistics.median(readings)))
             self.samples[clock] += readings
             self.rounds[clock] += [number] * len(readings)
 

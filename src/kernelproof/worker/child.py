@@ -5,7 +5,10 @@ Requests (see `client.Worker.ask`):
     load     import the file, construct the module, take over weights
     call     run forward once or more on given inputs; returns outputs and what was seen on the way
     prepare  keep inputs for timing, make the first call, capture a CUDA graph where there is one
-    sample   time calls; returns raw clock readings in seconds per call
+    warm     calls that are not timed
+    sample   time calls on new inputs; returns raw clock readings in seconds per call
+    collect  outputs of calls that were timed
+    traced   what the candidate did to the process, and where one call spends its time
 
 A worker never judges.
 """
@@ -30,8 +33,10 @@ from kernelproof.errors import CandidateError, CompileError, ContractError
 from kernelproof.importing import import_file
 from kernelproof.worker import wire
 from kernelproof.worker.inputs import Placed
+from kernelproof.worker.profiling import profiled
 from kernelproof.worker.sampling import Sampler
 from kernelproof.worker.streams import call_on_side_stream
+from kernelproof.worker.tripwires import Tripwires
 
 
 def serve(sock: socket.socket) -> None:
@@ -64,6 +69,7 @@ class Host:
         self.module: Any = None
         self.previous: list[Any] = []
         self.sampler: Sampler | None = None
+        self.tripwires: Tripwires | None = None
         self.recorder: Any = None  # of emulated launches
 
     def handle(self, request: dict[str, Any], payload: Any) -> Any:
@@ -74,9 +80,16 @@ class Host:
             return self.call(request, payload)
         if do == "prepare":
             return self.prepare(request, payload)
+        if do == "traced":
+            return self.traced(payload)
+        assert self.sampler is not None
+        if do == "warm":
+            return self.sampler.warm()
+        clock = request["clock"]
         if do == "sample":
-            assert self.sampler is not None
-            return self.sampler.sample(request["clock"], int(request["calls"]))
+            return self.sampler.sample(clock, int(request["calls"]), payload or [])
+        if do == "collect":
+            return self.sampler.collect(clock, request["numbers"])
         raise ValueError(f"unknown request {do!r}")
 
     def load(self, request: dict[str, Any], payload: Any) -> Any:
@@ -88,6 +101,7 @@ class Host:
         torch.set_num_threads(int(request["threads"]))
         started = time.perf_counter()
         if self.source is None:
+            self.tripwires = Tripwires(str(Path(self.path).parent))
             sys.meta_path.append(_Beside(Path(self.path).parent))
             _prepare_toolchain(request["language"])
             self.source = import_file(Path(self.path), request["kind"])
@@ -151,9 +165,18 @@ class Host:
         return standing_in(self.recorder)
 
     def prepare(self, request: dict[str, Any], payload: Any) -> Any:
-        inputs = Placed(payload, self.device).given
-        self.sampler = Sampler(self.module, inputs, self.device)
+        self.sampler = Sampler(self.module, payload, self.device)
         return self.sampler.prepare(graph=bool(request["graph"]))
+
+    def traced(self, payload: Any) -> Any:
+        """The tripwires' report and, where inputs are given, a profile of one call on them."""
+        assert self.tripwires is not None
+        answer = {"tripwires": self.tripwires.report(), "profile": None}
+        if payload is not None:
+            answer["profile"] = profiled(
+                self.module, Placed(payload, self.device).given, self.device
+            )
+        return answer
 
 
 class _Beside(importlib.abc.MetaPathFinder):

@@ -29,9 +29,9 @@ class Placed:
         self._kept: list[tuple[int, Any, Any, tuple[Any, ...]]] = []
         self._index = 0
         self.given = []
-        self._plain = [_mapped(value, _itself) for value in inputs]
+        self._plain = [mapped(value, _itself) for value in inputs]
         for self._index, value in enumerate(inputs):
-            self.given.append(_mapped(value, lambda t: self._place(t, device)))
+            self.given.append(mapped(value, lambda t: self._place(t, device)))
 
     def mutated(self) -> list[int]:
         """Indices of the arguments whose values the call changed; NaN equals NaN."""
@@ -67,7 +67,7 @@ class Placed:
         where = (size, stride, lead)
         buffer = torch.empty(lead + extent + band, dtype=tensor.dtype, device=device)
         buffer.fill_(_sentinel(tensor.dtype))
-        _dense(buffer, where).copy_(_without_repeats(tensor))
+        _dense(buffer, where).copy_(without_repeats(tensor))
         self._kept.append((self._index, buffer, buffer.clone(), where))
         view = buffer.as_strided(*where)
         return view.requires_grad_() if tensor.requires_grad else view
@@ -95,7 +95,7 @@ def _dense(buffer: Any, where: tuple[Any, ...]) -> Any:
     return buffer.as_strided(once, stride, offset)
 
 
-def _without_repeats(tensor: Any) -> Any:
+def without_repeats(tensor: Any) -> Any:
     for axis, step in enumerate(tensor.stride()):
         if step == 0 and tensor.shape[axis] > 1:
             tensor = tensor.narrow(axis, 0, 1)
@@ -104,9 +104,9 @@ def _without_repeats(tensor: Any) -> Any:
 
 def _words(buffer: Any, copy: Any, where: tuple[Any, ...]) -> str:
     size, stride, lead = where
-    position = int((_bits(buffer) != _bits(copy)).flatten().to(buffer.device).int().argmax())
+    position = int((bits(buffer) != bits(copy)).flatten().to(buffer.device).int().argmax())
     # Bits of wide dtypes come in pairs.
-    position //= _bits(buffer).numel() // buffer.numel()
+    position //= bits(buffer).numel() // buffer.numel()
     end = lead + _extent(size, stride)
     if position < lead:
         # The first difference is the farthest one here; it says that something is before.
@@ -116,14 +116,14 @@ def _words(buffer: Any, copy: Any, where: tuple[Any, ...]) -> str:
     return "in the gaps between its rows"
 
 
-def _bits(tensor: Any) -> Any:
+def bits(tensor: Any) -> Any:
     """The same memory as integers, so that NaN can be compared."""
     import torch
 
     if tensor.dtype == torch.bool:
         return tensor.view(torch.uint8)
     if tensor.is_complex():
-        return _bits(torch.view_as_real(tensor))
+        return bits(torch.view_as_real(tensor))
     if not tensor.is_floating_point():
         return tensor
     whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -133,7 +133,7 @@ def _bits(tensor: Any) -> Any:
 def _same_bits(a: Any, b: Any) -> bool:
     import torch
 
-    return bool(torch.equal(_bits(a), _bits(b)))
+    return bool(torch.equal(bits(a), bits(b)))
 
 
 def _same_structure(a: Any, b: Any) -> bool:
@@ -154,14 +154,14 @@ def _itself(tensor: Any) -> Any:
     return tensor
 
 
-def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
     """``value`` with ``change`` applied to its tensors, in new lists and dicts."""
     import torch
 
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, (list, tuple)):
-        return type(value)(_mapped(item, change) for item in value)
+        return type(value)(mapped(item, change) for item in value)
     if isinstance(value, dict):
-        return {key: _mapped(item, change) for key, item in value.items()}
+        return {key: mapped(item, change) for key, item in value.items()}
     return value

@@ -1,9 +1,22 @@
-"""Raw clock readings of one module on one set of inputs. No statistics here."""
+"""Raw clock readings of one module, each call on contents that it has not seen. No statistics here.
+
+The parent sends the inputs of every round, and asks for outputs of timed calls after the clock has
+stopped, by numbers that it draws then; so what is timed is also checked. What this module measures
+with is taken over when it is imported, which is before any candidate.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import pickle
 import time
+from collections.abc import Callable
 from typing import Any
+
+import numpy as np
+import torch
+
+from kernelproof.worker.inputs import Placed, bits, mapped, without_repeats
 
 # A graph holds this many calls, so that the cost of a replay (a few microseconds) is spread thin.
 _GRAPH_CALLS = 50
@@ -11,122 +24,233 @@ _WARM_CALLS = 3
 # libgomp's idle threads spin for up to some 20 ms before they sleep. On a CPU that is another
 # contestant's pool competing for the cores; wait until it is quiet.
 _SETTLE_SECONDS = 0.03
+# Outputs of a graph's calls are all kept up to this many bytes, else the last ones.
+_KEPT_BYTES = 256 << 20
+
+
+def _nanoseconds(
+    now: Callable[[], int] = time.perf_counter_ns, sleep: Callable[[float], None] = time.sleep
+) -> tuple[Callable[[], int], Callable[[float], None]]:
+    """Clock and sleep as they were at import, whatever `time` holds by now."""
+    return now, sleep
+
+
+_clone, _detach = torch.Tensor.clone, torch.Tensor.detach
 
 
 class Sampler:
-    """Times ``module(*inputs)`` under `torch.no_grad`.
+    """Times ``module`` on inputs that are replaced from round to round, under `torch.no_grad`.
 
     Clocks: ``host`` is the time per call as Python sees it (on a GPU: a loop of calls that ends in
-    a synchronisation); ``device`` is the time per call inside the replay of a CUDA graph, by
-    events.
+    a synchronisation of the whole device); ``device`` is the time per call inside the replay of a
+    CUDA graph, by events.
     """
 
-    def __init__(self, module: Any, inputs: list[Any], device: str) -> None:
+    def __init__(self, module: Any, sets: list[bytes], device: str) -> None:
         self.module = module
-        self.inputs = inputs
+        self.device = device
         self.cuda = device != "cpu"
+        self.clock, self.sleep = _nanoseconds()
+        self.synchronize = torch.cuda.synchronize
+        self.seeded = torch.manual_seed
+        self.event: Any = torch.cuda.Event
+        self.slots: list[list[Any]] = []
+        self.seeds: list[int] = []
+        self.kept: dict[str, list[Any]] = {"host": [], "device": []}
         self.graph: Any = None
         self.graph_calls = _GRAPH_CALLS
+        # The warm-up has inputs of its own: what a call does to them is no business of a timed one.
+        self.idle = Placed(pickle.loads(sets[0])[1], device).given
+        self.fill(sets)
 
-    def prepare(self, graph: bool) -> Any:
+    def fill(self, sets: list[bytes]) -> None:
+        """Put ``sets`` (of a seed and inputs, pickled) into the first slots."""
+        self.seeds = [self._put(number, data) for number, data in enumerate(sets)]
+
+    def _put(self, number: int, data: bytes) -> int:
+        """Put inputs into slot ``number``: into the memory of earlier ones, where they fit. Written
+        through ``.data``, so that not even a tensor's version tells. Returns their seed."""
+        seed, inputs = pickle.loads(data)
+        if number >= len(self.slots) or not self._refilled(number, inputs):
+            self.slots[number : number + 1] = [Placed(inputs, self.device).given]
+        return int(seed)
+
+    def _refilled(self, number: int, inputs: list[Any]) -> bool:
+        """Whether slot ``number`` could take ``inputs`` into its own memory."""
+        held, new = _leaves(self.slots[number]), _leaves(inputs)
+        plain = all(type(x) is torch.Tensor and x.layout is torch.strided for x in [*held, *new])
+        if not plain or [_form(x) for x in held] != [_form(x) for x in new]:
+            return False
+        for into, value in zip(held, new, strict=True):
+            _fill(without_repeats(into.data), without_repeats(value))
+        tensors = iter(held)
+        self.slots[number] = mapped(inputs, lambda _: next(tensors))
+        return True
+
+    def prepare(self, graph: bool) -> dict[str, Any]:
         """First call, warm-up and graph capture.
 
         Returns ``first`` (seconds of the first call), ``host`` (seconds per warm call, to plan
-        with), ``graph`` (whether one was captured) and ``problem`` (why not).
+        with), ``graph`` (calls in it, 0 where there is none) and ``problem`` (why not).
         """
-        import torch
-
         with torch.no_grad():
-            started = time.perf_counter()
-            self.module(*self.inputs)
+            started = self.clock()
+            self.module(*self.idle)
             self._wait()
-            first = time.perf_counter() - started
-            started = time.perf_counter()
+            first = (self.clock() - started) * 1e-9
+            started = self.clock()
             for _ in range(_WARM_CALLS):
-                self.module(*self.inputs)
+                self.module(*self.idle)
             self._wait()
-            warm = (time.perf_counter() - started) / _WARM_CALLS
+            warm = (self.clock() - started) * 1e-9 / _WARM_CALLS
             problem = self._capture(warm) if graph and self.cuda else ""
-        return {
-            "first": first,
-            "host": warm,
-            "graph": self.graph is not None,
-            "problem": problem,
-        }
+        calls = self.graph_calls if self.graph is not None else 0
+        return {"first": first, "host": warm, "graph": calls, "problem": problem}
 
     def _capture(self, warm: float) -> str:
-        import torch
-
         if warm > 0.02:
             # A call this long hides launch costs; a few of them make a graph long enough.
             self.graph_calls = 2
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
+        outputs: list[Any] = []
         try:
             with torch.cuda.stream(side):
-                self.module(*self.inputs)
+                self.module(*self.idle)
             torch.cuda.current_stream().wait_stream(side)
-            torch.cuda.synchronize()
+            self.synchronize()
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
-                for _ in range(self.graph_calls):
-                    self.module(*self.inputs)
+                for number in range(self.graph_calls):
+                    # What is kept is not written again by a later call of the same graph.
+                    outputs.append(self.module(*self.slots[number % len(self.slots)]))
+                    while len(outputs) > 1 and len(outputs) * _bytes(outputs[-1]) > _KEPT_BYTES:
+                        outputs.pop(0)
             graph.replay()
-            torch.cuda.synchronize()
+            self.synchronize()
         except Exception as error:
-            torch.cuda.synchronize()
+            self.synchronize()
             return f"not capturable in a CUDA graph: {str(error).splitlines()[0]}"
-        self.graph = graph
+        self.graph, self.kept["device"] = graph, outputs
         return ""
 
-    def sample(self, clock: str, calls: int) -> list[float]:
-        """``calls`` readings on a CPU; on a GPU one reading that averages over the calls."""
-        import torch
-
+    def warm(self) -> None:
+        """Calls that are not timed, in a request of their own: while they run, the inputs of the
+        timed ones are not yet in this process."""
+        if not self.cuda:
+            self.sleep(_SETTLE_SECONDS)
         with torch.no_grad():
-            if clock == "device":
-                return self._sample_graph(calls)
-            if self.cuda:
-                return self._sample_loop(calls)
-            return self._sample_calls(calls)
+            for _ in range(_WARM_CALLS):
+                self.module(*self.idle)
+            self._wait()
 
-    def _sample_calls(self, calls: int) -> list[float]:
-        module, inputs, clock = self.module, self.inputs, time.perf_counter_ns
-        time.sleep(_SETTLE_SECONDS)
-        for _ in range(_WARM_CALLS):
-            module(*inputs)
+    def sample(self, clock: str, calls: int, sets: list[bytes]) -> dict[str, Any]:
+        """``readings``, and ``kept``: how many outputs, those of the last calls, can be collected.
+
+        On a CPU each call is a reading, and there are as many as ``sets``, each timed once. On a
+        GPU a reading averages over ``calls`` calls, which go round the slots; without ``sets`` they
+        hold what they held.
+        """
+        with torch.no_grad():
+            if not self.cuda:
+                readings = self._sample_calls(calls, sets)
+            else:
+                if sets:
+                    self.fill(sets)
+                readings = self._sample_graph(calls) if clock == "device" else self._loop(calls)
+        return {"readings": readings, "kept": len(self.kept[clock])}
+
+    def collect(self, clock: str, numbers: list[int]) -> list[Any]:
+        """Outputs of timed calls: of the kept ones, those with these numbers."""
+        return [mapped(self.kept[clock][number], _copy) for number in numbers]
+
+    def _sample_calls(self, calls: int, sets: list[bytes]) -> list[float]:
+        module, clock, seeded = self.module, self.clock, self.seeded
         readings = []
-        for _ in range(calls):
+        kept = self.kept["host"] = []
+        for number in range(len(sets) or min(calls, len(self.slots))):
+            # Inputs are unpacked just before their call, so that no earlier one can work ahead.
+            if sets:
+                self.seeds[number : number + 1] = [self._put(number, sets[number])]
+            inputs = self.slots[number]
+            seeded(self.seeds[number])
             started = clock()
-            module(*inputs)
+            output = module(*inputs)
             readings.append((clock() - started) * 1e-9)
+            # At once: what a thread computes later must not get into it.
+            kept.append(mapped(output, _copy))
         return readings
 
-    def _sample_loop(self, calls: int) -> list[float]:
+    def _loop(self, calls: int) -> list[float]:
+        _reset_persisting_l2()
+        slots = self.slots
+        kept: list[Any] = [None] * min(calls, len(slots))
         self._wait()
-        started = time.perf_counter_ns()
-        for _ in range(calls):
-            self.module(*self.inputs)
+        started = self.clock()
+        for number in range(calls):
+            kept[number % len(kept)] = self.module(*slots[number % len(slots)])
         self._wait()
-        return [(time.perf_counter_ns() - started) * 1e-9 / calls]
+        readings = [(self.clock() - started) * 1e-9 / calls]
+        # In the order of the calls: `kept` was a ring.
+        turn = calls % len(kept)
+        self.kept["host"] = kept[turn:] + kept[:turn]
+        return readings
 
     def _sample_graph(self, calls: int) -> list[float]:
-        import torch
-
+        _reset_persisting_l2()
         readings = []
         self.graph.replay()
         for _ in range(max(1, calls // self.graph_calls)):
-            begin = torch.cuda.Event(enable_timing=True)
-            end = torch.cuda.Event(enable_timing=True)
+            begin, end = self.event(enable_timing=True), self.event(enable_timing=True)
             begin.record()
             self.graph.replay()
             end.record()
-            end.synchronize()
+            self._wait()
             readings.append(begin.elapsed_time(end) * 1e-3 / self.graph_calls)
         return readings
 
     def _wait(self) -> None:
         if self.cuda:
-            import torch
+            self.synchronize()
 
-            torch.cuda.synchronize()
+
+def _copy(tensor: Any) -> Any:
+    """A copy by torch's own functions: an object may carry others under the same names."""
+    if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided:
+        return tensor
+    plain = _detach(tensor)
+    if plain.device.type != "cpu" or plain.is_conj() or plain.is_neg():
+        return _clone(plain)
+    copy = torch.empty_like(plain)
+    _fill(copy, plain)
+    return copy
+
+
+def _fill(into: Any, value: Any) -> None:
+    """Copy values. On a CPU by numpy, which uses no threads: torch's would go on spinning for a
+    while, and a kernel that has threads of its own would be timed beside them."""
+    if into.device.type == "cpu":
+        np.copyto(bits(into).numpy(), bits(_detach(value)).numpy())
+    else:
+        into.copy_(value)
+
+
+def _form(tensor: Any) -> tuple[Any, ...]:
+    return tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.requires_grad
+
+
+def _leaves(value: Any) -> list[Any]:
+    """The tensors in ``value``, in the order in which `mapped` meets them."""
+    found: list[Any] = []
+    mapped(value, found.append)
+    return found
+
+
+def _bytes(value: Any) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in _leaves(value))
+
+
+def _reset_persisting_l2() -> None:
+    """Give back what an access policy window keeps in L2 from one call to the next."""
+    library = ctypes.CDLL("libcuda.so.1")
+    library.cuCtxResetPersistingL2Cache()

@@ -148,7 +148,9 @@ def _encode_tensor(value: Any, buffers: list[bytes | memoryview]) -> Any:
     }
     if value.layout is not torch.strided or type(value) is not torch.Tensor:
         return described
-    flat = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    # By torch's own function: a tensor may carry an attribute `detach` that computes first.
+    plain = torch.Tensor.detach(value)
+    flat = plain.cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
     raw = flat.view(torch.uint8).numpy() if flat.numel() else None
     described["buffer"] = len(buffers)
     buffers.append(memoryview(raw) if raw is not None else b"")  # type: ignore[arg-type]

@@ -1,0 +1,97 @@
+"""What is known of how a candidate came to its answers, beside the answers themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from kernelproof.types import Case, Check, LibraryUse, Verdict
+
+if TYPE_CHECKING:
+    from kernelproof.problem import Reference
+
+# Share of a call in operators or kernels of libraries from which a candidate that claims kernels of
+# its own is named for it.
+_NAMED = 0.5
+# What a problem that forbids library kernels lets pass: sums over few numbers and the like.
+_FORBIDDEN = 0.1
+_MOST = 4
+
+
+def input_bytes(reference: Reference, case: Case) -> int:
+    """Bytes of the inputs of ``case``."""
+    try:
+        # On the meta device tensors have a size and no memory.
+        with torch.device("meta"):
+            inputs = reference.inputs(case)
+    except Exception:
+        inputs = reference.inputs(case)
+    leaves = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, torch.Tensor)]
+    return sum(leaf.numel() * leaf.element_size() for leaf in leaves)
+
+
+def tripped(report: dict[str, Any], problem_path: str) -> list[Check]:
+    """Checks of a worker's tripwires; a replaced function fails, a look around is a note."""
+    patched = [str(name) for name in report["patched"]]
+    seen = [str(text) for text in report["seen"]]
+    problem = Path(problem_path)
+    for opened in report["opened"]:
+        if Path(str(opened)).name == problem.name and problem.name != "candidate.py":
+            seen.append(f"opens the problem's source ({opened})")
+    checks = [
+        Check(
+            name="functions of the judge, torch and Python unchanged",
+            outcome="fail" if patched else "pass",
+            message=f"the candidate replaced {_some(patched)} in its process" if patched else "",
+        )
+    ]
+    checks += [Check(name="looks around", outcome="note", message=text) for text in seen[:_MOST]]
+    if int(report["threads"]) > 0:
+        text = f"the candidate keeps {int(report['threads'])} Python thread(s) running"
+        checks.append(Check(name="threads", outcome="note", message=text))
+    return checks
+
+
+def library_use(profile: dict[str, Any], language: str) -> LibraryUse | None:
+    """Where a profiled call spent its time; None where nothing of it was measured."""
+    seconds, library = float(profile["seconds"]), float(profile["library"])
+    if not seconds > 0:
+        return None
+    return LibraryUse(
+        share=min(1.0, library / seconds),
+        names=tuple(str(name) for name in profile["names"]),
+        claims=language,
+    )
+
+
+def library_check(use: LibraryUse, forbidden: bool) -> Check:
+    """Whether a candidate that claims kernels of its own leaves the work to a library."""
+    name = "own kernels"
+    words = f"{use.share:.0%} of a call is spent in {_some(use.names)}"
+    if forbidden and use.share > _FORBIDDEN:
+        return Check(
+            name=name, outcome="fail", message=f"the problem asks for own kernels: {words}"
+        )
+    if use.claims != "pytorch" and use.share > _NAMED:
+        return Check(name=name, outcome="note", message=f"{use.claims} candidate, but {words}")
+    return Check(name=name, outcome="pass")
+
+
+def with_checks(verdict: Verdict, checks: Sequence[Check]) -> Verdict:
+    """``verdict`` with ``checks``; the first failed one turns a passing verdict into a cheat."""
+    verdict = verdict.model_copy(update={"checks": (*verdict.checks, *checks)})
+    bad = next((check for check in checks if check.outcome == "fail"), None)
+    if bad is None or verdict.status != "pass":
+        return verdict
+    return verdict.model_copy(
+        update={"status": "cheat", "proof": False, "compat": False, "message": bad.message}
+    )
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
+    return ", ".join(names[:_MOST]) + more

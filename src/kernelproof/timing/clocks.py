@@ -1,0 +1,146 @@
+"""The parent's own clock against what a worker reports.
+
+A worker's readings come from the process in which the candidate runs. What it says is compared with
+what this process sees by itself: how long a request for many calls takes, and how long inputs take
+to become outputs. The limits lie far outside of what noise does; an honest kernel is never near.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from kernelproof.types import Check, Contestant, Timing
+
+# Pairs of calls, of eager and of the candidate.
+_PAIRS = 8
+# Times (factor, and seconds on top) beyond which a disagreement is named, or counts as cheating.
+_NAMED = (1.7, 50e-6)
+_CHEAT = (3.0, 100e-6)
+# Of the other contestant's interquartile range, what counts as noise of the machine.
+_NOISE = 3.0
+_UNEVEN = (10.0, 500e-6)
+_BATCHED = (50.0, 5e-3)
+# What a saving must be to be looked for between inputs sent and outputs received, in seconds.
+_LEAST_SAVING = 2e-3
+
+
+def of_parent(
+    clock: str, one: Contestant, mine: Mapping[int, float], theirs: Mapping[int, float]
+) -> Check | None:
+    """Whether the parent's clock leaves time per call that the worker does not report.
+
+    Args:
+        mine, theirs: by round, seconds per call by which a request outlasted the readings in its
+            answer: of ``one``, and of a contestant that nobody doubts. The same inputs were sent
+            and unpacked in both, so that what is left between them is work that was not timed.
+    """
+    series = one.host if clock == "host" else one.device
+    differences = [mine[number] - theirs[number] for number in mine.keys() & theirs.keys()]
+    if series is None or len(differences) < 5:
+        return None
+    # The lower quartile: other load on the machine comes and goes, hidden work is always there.
+    hidden = sorted(differences)[len(differences) // 4]
+    spread = statistics.quantiles(theirs.values(), n=4)
+    noise = _NOISE * (spread[2] - spread[0])
+    return _compared(f"parent's clock ({clock})", series.median, series.median + hidden, noise)
+
+
+def _compared(name: str, told: float, seen: float, noise: float) -> Check:
+    words = f"the worker's clock says {_text(told)} per call, the parent's {_text(seen)}"
+    seen -= noise
+    if seen > _CHEAT[0] * told + _CHEAT[1]:
+        return Check(name=name, outcome="fail", message=words)
+    if seen > _NAMED[0] * told + _NAMED[1]:
+        return Check(name=name, outcome="note", message=f"suspicious: {words}")
+    return Check(name=name, outcome="pass")
+
+
+def evenness(one: Contestant) -> Check | None:
+    """Whether one call in each round takes what the others save. Only where calls are readings."""
+    series = one.host
+    rounds: dict[int, list[float]] = {}
+    for sample, number in zip(series.samples, series.rounds, strict=True) if series else ():
+        rounds.setdefault(number, []).append(sample)
+    if series is None or len(rounds) < 5 or min(len(r) for r in rounds.values()) < 3:
+        return None
+    # The first and the last, where what belongs to others can be done; one number each.
+    for place, words in ((0, "first"), (-1, "last")):
+        times = sorted(r[place] for r in rounds.values())
+        slow = times[len(times) // 4]
+        if slow > _UNEVEN[0] * series.median + _UNEVEN[1]:
+            text = (
+                f"the {words} call of a round takes {_text(slow)}, half of all calls "
+                f"{_text(series.median)} or less: does one call do the work of others?"
+            )
+            sure = slow > _BATCHED[0] * series.median + _BATCHED[1]
+            return Check(
+                name="calls of a round alike",
+                outcome="fail" if sure else "note",
+                message=text if sure else f"suspicious: {text}",
+            )
+    return Check(name="calls of a round alike", outcome="pass")
+
+
+def saving(
+    timing: Timing, candidate: Callable[[], object], eager: Callable[[], object]
+) -> Check | None:
+    """Whether the parent sees what the candidate claims to save beside ``eager``.
+
+    Args:
+        candidate, eager: send new inputs, wait for the output.
+
+    Returns:
+        None where the claim is too small to be seen between inputs sent and outputs received.
+    """
+    theirs = next((b.host for b in timing.baselines if b.name == "eager"), None)
+    mine = timing.candidate.host
+    if mine is None or theirs is None:
+        return None
+    claimed = theirs.median - mine.median
+    if claimed < _LEAST_SAVING:
+        return None
+    slow, quick = _alternating((eager, candidate))
+    savings = sorted(a - b for a, b in zip(slow, quick, strict=True))
+    name = "saving seen by the parent"
+    # The upper quartile of the pairs: noise falls on both sides, and then some pairs show a saving.
+    if savings[3 * len(savings) // 4] < claimed / 3:
+        text = (
+            f"by the workers' clocks a call saves {_text(claimed)} beside eager; from inputs sent "
+            f"to outputs received it saves {_text(max(0.0, statistics.median(savings)))}"
+        )
+        return Check(name=name, outcome="fail", message=text)
+    return Check(name=name, outcome="pass")
+
+
+def _alternating(calls: Sequence[Callable[[], object]]) -> list[list[float]]:
+    taken: list[list[float]] = [[] for _ in calls]
+    for number in range(_PAIRS + 1):
+        for call, times in zip(calls, taken, strict=True):
+            started = time.perf_counter()
+            call()
+            if number:
+                times.append(time.perf_counter() - started)
+    return taken
+
+
+def repeated(new: Sequence[float], seen: Sequence[float], cuda: bool) -> Check:
+    """Seconds per call on contents that are new against contents that were there before.
+
+    On a CPU only new contents are timed, and inputs in a cache are quicker for an honest kernel
+    too: there it is a remark.
+    """
+    name, fresh, stale = "new contents as quick as old", min(new), min(seen)
+    factor, slack = _CHEAT if cuda else (10.0, 200e-6)
+    if fresh > factor * stale + slack:
+        text = (
+            f"a call takes {_text(fresh)} on new contents and {_text(stale)} on contents that it "
+            "has seen: results are kept by value"
+        )
+        return Check(name=name, outcome="fail" if cuda else "note", message=text)
+    return Check(name=name, outcome="pass")
+
+
+def _text(seconds: float) -> str:
+    return f"{seconds:.3g} s"

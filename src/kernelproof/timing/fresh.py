@@ -1,0 +1,73 @@
+"""Inputs for the timing: new ones in every round, the same for all contestants."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+# New inputs of one round have at most so many bytes, and take at most so long to draw.
+_ROUND_BYTES = 16 << 20
+_ROUND_SECONDS = 0.05
+_MOST_SETS = 50
+# On a GPU a reading averages over many calls, which go round so many sets of inputs.
+_MOST_SLOTS = 8
+# Larger inputs are renewed in every eighth round only on a GPU, where sending them takes longer
+# than the calls; `clocks` tells whether contents that were seen before are quicker.
+_SELDOM = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawn:
+    """Inputs and the seed under which they were drawn."""
+
+    seed: int
+    inputs: list[Any]
+
+
+class Fresh:
+    """Draws the inputs of each round.
+
+    Args:
+        draw: inputs for a seed.
+        size: bytes of some inputs.
+        seed: of the seeds; a candidate has seen none of those that come of it.
+        cuda: whether the contestants run on a GPU.
+    """
+
+    def __init__(
+        self, draw: Callable[[int], list[Any]], size: Callable[[list[Any]], int], seed: int,
+        cuda: bool,
+    ) -> None:  # fmt: skip
+        self._draw = draw
+        self._random = random.Random(f"timed {seed}")
+        self.cuda = cuda
+        self.one()
+        started = time.perf_counter()
+        first = self.one()
+        seconds = max(time.perf_counter() - started, 1e-6)
+        self.bytes = max(1, size(first.inputs))
+        by_size, by_time = _ROUND_BYTES // self.bytes, int(_ROUND_SECONDS / seconds)
+        # Two at least where they are not huge, so that each round has calls at other addresses.
+        least = 1 if self.bytes > 4 * _ROUND_BYTES else 2
+        self.most = max(least, min(by_size, by_time, _MOST_SLOTS if cuda else _MOST_SETS))
+        self._round = -1
+        self._sets = [first]
+
+    def one(self) -> Drawn:
+        """Inputs that have not been there before."""
+        seed = self._random.getrandbits(31)
+        return Drawn(seed, self._draw(seed))
+
+    def sets(self, number: int, calls: int) -> list[Drawn]:
+        """Those of round ``number`` for ``calls`` calls: one for each, as far as there may be."""
+        renewed = not self.cuda or self.bytes * self.most <= _ROUND_BYTES or number % _SELDOM == 0
+        if number != self._round and renewed:
+            self._sets = []
+        self._round = number
+        count = min(calls, self.most)
+        while len(self._sets) < count:
+            self._sets.append(self.one())
+        return self._sets[:count]

@@ -1,0 +1,77 @@
+"""Where one call spends its time: in operators of PyTorch and its libraries, or in own kernels."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+import torch
+
+# Operators that make or describe tensors and do no arithmetic; a kernel's author needs them too.
+_PLUMBING = re.compile(
+    r"^aten::(empty|new_empty|resize|set_|view|reshape|_reshape|as_strided|expand|permute|transpose"
+    r"|t$|T$|squeeze|unsqueeze|slice|select|narrow|split|chunk|unbind|unfold|flatten|alias|detach"
+    r"|lift|contiguous|clone|copy_|to$|_to_copy|item|_local_scalar_dense|is_|zero|fill_|ones|full"
+    r"|new_|resolve_|size|stride|numel|result_type|movedim|numpy_T|mT)"
+)
+# Names of device kernels that come with PyTorch, cuBLAS, cuDNN and CUTLASS as these libraries ship
+# them; found by reading profiles of their operators.
+_LIBRARY_KERNEL = re.compile(
+    r"at::native|at_cuda_detail|cublas|cudnn|cutlass|nvjet|_gemm_|gemmk1|gemv|splitK|xmma|^sm\d+_"
+    r"|^ampere_|^volta_|^turing_|^hopper_|flash_fwd|fmha|pytorch_flash|cub::|thrust::|magma"
+)
+_MOST_NAMES = 6
+
+
+def profiled(module: Any, inputs: list[Any], device: str) -> dict[str, Any]:
+    """Profile one call after one to warm up.
+
+    Returns ``seconds`` of the call (on a GPU: of its kernels), ``library`` seconds of these in
+    operators or kernels of libraries, and their ``names``, the longest first. On a CPU operators
+    that only make, copy or describe tensors do not count.
+    """
+    with torch.no_grad():
+        module(*inputs)
+        if device != "cpu":
+            return _on_gpu(module, inputs)
+        # Without kineto, whose start alone takes a second.
+        with torch.autograd.profiler.profile(use_kineto=False) as profile:
+            started = time.perf_counter()
+            module(*inputs)
+            seconds = time.perf_counter() - started
+    spent: dict[str, float] = {}
+    for event in profile.function_events:
+        if event.name.startswith("aten::") and not _PLUMBING.match(event.name):
+            own = event.self_cpu_time_total * 1e-6
+            spent[event.name] = spent.get(event.name, 0.0) + own
+    return _answer(seconds, spent)
+
+
+def _on_gpu(module: Any, inputs: list[Any]) -> dict[str, Any]:
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=activities) as profile:
+        module(*inputs)
+        torch.cuda.synchronize()
+    spent: dict[str, float] = {}
+    seconds = 0.0
+    for event in profile.events():
+        if event.device_type.name != "CUDA":
+            continue
+        own = event.self_device_time_total * 1e-6
+        if event.name.startswith(("Memset", "Memcpy")):
+            continue
+        seconds += own
+        if _LIBRARY_KERNEL.search(event.name):
+            spent[event.name[:80]] = spent.get(event.name[:80], 0.0) + own
+    return _answer(seconds, spent)
+
+
+def _answer(seconds: float, spent: dict[str, float]) -> dict[str, Any]:
+    names = sorted(spent, key=lambda name: -spent[name])
+    return {
+        "seconds": seconds,
+        "library": min(sum(spent.values()), seconds),
+        "names": names[:_MOST_NAMES],
+    }

@@ -1,0 +1,195 @@
+"""What candidate code did to its own process: functions replaced, and looks at what is not its own.
+
+Evidence for the parent, which decides. Code in the same process can in the end hide from any look
+that this process takes at itself; docs/trust.md says what that leaves open. Replaced functions are
+found by comparing with what was there before the candidate; looks around by an audit hook, which
+Python cannot remove.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import gc
+import hashlib
+import json
+import os
+import pickle
+import socket
+import struct
+import sys
+import threading
+import time
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+# Not torch.manual_seed: torch itself replaces it when torch._dynamo is imported.
+# Module or class -> names that the measurement or a comparison rests on.
+_WATCHED: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
+    ("time", time, ("perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "time",
+                    "time_ns", "process_time", "process_time_ns", "sleep")),
+    ("builtins", builtins, ("abs", "all", "any", "float", "getattr", "int", "isinstance", "len",
+                            "max", "min", "open", "range", "sum", "type", "__import__")),
+    ("sys", sys, ("_getframe", "addaudithook", "settrace", "setprofile")),
+    ("gc", gc, ("get_objects", "get_referrers", "collect")),
+    ("os", os, ("_exit", "write", "getpid", "fork")),
+    ("json", json, ("dumps", "loads")),
+    ("pickle", pickle, ("dumps", "loads")),
+    ("struct", struct, ("pack", "unpack", "Struct")),
+    ("hashlib", hashlib, ("sha256",)),
+    ("socket.socket", socket.socket, ("send", "sendall", "recv", "recv_into")),
+    ("threading.Thread", threading.Thread, ("start", "join")),
+    ("torch", torch, ("allclose", "equal", "isclose", "eq", "no_grad", "randn",
+                      "randint", "rand", "empty", "zeros", "clone", "frombuffer", "isnan")),
+    ("torch.testing", torch.testing, ("assert_close",)),
+    ("torch.random", torch.random, ("manual_seed",)),
+    ("torch.Tensor", torch.Tensor, (
+        "__eq__", "__ne__", "__sub__", "allclose", "equal", "isclose", "clone", "detach", "cpu",
+        "to", "copy_", "contiguous", "numpy", "view", "data_ptr", "untyped_storage", "abs", "max",
+        "numel", "element_size", "stride", "size", "shape", "dtype", "device")),
+    ("torch.nn.Module", torch.nn.Module, ("__call__", "_call_impl", "state_dict",
+                                          "load_state_dict", "to", "eval")),
+    ("torch.cuda", torch.cuda, ("synchronize", "Event", "Stream", "CUDAGraph", "graph",
+                                "current_stream", "is_available")),
+    ("torch.cuda.Event", torch.cuda.Event, ("record", "elapsed_time", "synchronize", "query",
+                                            "wait")),
+    ("torch.cuda.Stream", torch.cuda.Stream, ("synchronize", "wait_stream", "record_event")),
+    ("torch.cuda.CUDAGraph", torch.cuda.CUDAGraph, ("replay", "capture_begin", "capture_end")),
+    ("torch._C", torch._C, ("_cuda_synchronize", "_cuda_getCurrentStream")),
+)  # fmt: skip
+_OWN = "kernelproof"
+
+# Audit event -> what code that raises it looks at.
+_LOOKS = {
+    "gc.get_objects": "lists all objects of the process (gc)",
+    "gc.get_referrers": "asks who holds an object (gc)",
+    "gc.get_referents": "asks what an object holds (gc)",
+    "sys._getframe": "reads the frames of its callers",
+    "sys._current_frames": "reads the frames of all threads",
+    "sys.settrace": "sets a trace function",
+    "sys.setprofile": "sets a profile function",
+    "subprocess.Popen": "starts a process",
+    "os.system": "starts a process",
+    "os.exec": "replaces its process",
+    "os.posix_spawn": "starts a process",
+    "os.fork": "forks",
+    "os.kill": "sends a signal",
+    "socket.connect": "connects to a network",
+    "socket.bind": "opens a port",
+}
+# Files by which a process looks into another or into its own memory.
+_PROCESS_FILES = ("/mem", "/maps", "/fd", "/environ", "/cwd", "/root", "/pagemap")
+_MOST_SEEN = 20
+_FRAMES = 6
+
+
+class Tripwires:
+    """Made before candidate code is imported.
+
+    Args:
+        folder: where the candidate's files are; what other code does is not its doing.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder.rstrip("/") + "/"
+        self.seen: dict[str, None] = {}
+        self.opened: dict[str, None] = {}
+        self._busy = False
+        self._threads = threading.active_count()
+        self._kept = dict(_present())
+        sys.addaudithook(self._hook)
+
+    def report(self) -> dict[str, list[str] | int]:
+        """``patched``: functions that are no longer what they were; ``seen``: where the candidate
+        looked; ``opened``: files that it opened; ``threads``: Python threads more than before."""
+        now = dict(_present())
+        patched = [name for name, kept in self._kept.items() if now.get(name) is not kept]
+        return {
+            "patched": patched,
+            "seen": list(self.seen),
+            "opened": list(self.opened),
+            "threads": max(0, threading.active_count() - self._threads),
+        }
+
+    def _hook(self, event: str, args: tuple[Any, ...]) -> None:
+        words = _LOOKS.get(event)
+        if (words is None and event != "open") or self._busy:
+            return
+        self._busy = True
+        try:
+            if event == "open":
+                self._note_open(args[0])
+            else:
+                # Only what its own code asks for: libraries read frames for their own reasons.
+                line = self._line(sys._getframe(1), 1)
+                if line:
+                    self._note(f"{line} {words}")
+        finally:
+            self._busy = False
+
+    def _note_open(self, path: Any) -> None:
+        if not isinstance(path, (str, bytes, os.PathLike)):
+            return
+        name = os.fsdecode(path)
+        line = self._line(sys._getframe(2), _FRAMES)
+        if not line or name.startswith(self.folder) or len(self.opened) >= _MOST_SEEN:
+            return
+        self.opened.setdefault(name, None)
+        if name.startswith("/proc/") and any(part in name for part in _PROCESS_FILES):
+            self._note(f"{line} opens {name}")
+
+    def _note(self, text: str) -> None:
+        if len(self.seen) < _MOST_SEEN:
+            self.seen.setdefault(text, None)
+
+    def _line(self, frame: Any, depth: int) -> str:
+        """Such as "candidate.py:12" of the first frame within ``depth`` of the candidate's."""
+        while frame is not None and depth:
+            name = frame.f_code.co_filename
+            if name.startswith(self.folder):
+                return f"{name.removeprefix(self.folder)}:{frame.f_lineno}"
+            frame, depth = frame.f_back, depth - 1
+        return ""
+
+
+def _present() -> Iterator[tuple[str, Any]]:
+    """Each watched function by name, as it is now; a Python function also by its code."""
+    for place, holder, names in _WATCHED:
+        for name in names:
+            found = _attribute(holder, name)
+            yield f"{place}.{name}", found
+            if isinstance(found, types.FunctionType):
+                yield f"{place}.{name}.__code__", found.__code__
+    for module_name in sorted(n for n in list(sys.modules) if n.split(".")[0] == _OWN):
+        module = sys.modules.get(module_name)
+        yield module_name, module
+        for name, value in list(getattr(module, "__dict__", {}).items()):
+            yield from _own(f"{module_name}.{name}", value)
+
+
+def _own(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """A function or class of kernelproof, with what is in the class."""
+    if isinstance(value, types.FunctionType):
+        yield name, value
+        yield f"{name}.__code__", value.__code__
+    elif isinstance(value, type) and value.__module__.split(".")[0] == _OWN:
+        yield name, value
+        for key, item in list(vars(value).items()):
+            if isinstance(item, types.FunctionType):
+                yield f"{name}.{key}", item
+                yield f"{name}.{key}.__code__", item.__code__
+
+
+def _attribute(holder: Any, name: str) -> Any:
+    """Where a class is asked: what stands in the class or its bases, unbound."""
+    if isinstance(holder, type):
+        for base in holder.__mro__:
+            if name in vars(base):
+                return vars(base)[name]
+        return None
+    with contextlib.suppress(AttributeError):
+        return getattr(holder, name)
+    return None

@@ -1,0 +1,77 @@
+"""The parent's clock: what is reported as cheating, and what noise may do."""
+
+from __future__ import annotations
+
+import time
+
+from kernelproof.timing import clocks
+from kernelproof.timing.stats import series
+from kernelproof.types import Contestant, Timing
+
+
+def timed(samples: list[float], calls: int, name: str = "mine") -> Contestant:
+    rounds = [i // calls for i in range(len(samples))]
+    return Contestant(name=name, host=series(samples, rounds))
+
+
+def outside(seconds: float, wobble: float = 0.0, rounds: int = 10) -> dict[int, float]:
+    return {n: seconds + wobble * (n % 5) for n in range(rounds)}
+
+
+def test_time_that_the_worker_does_not_report_is_found() -> None:
+    mine = timed([1e-3] * 20, 2)
+    honest = clocks.of_parent("host", mine, outside(2e-3), outside(2e-3))
+    hidden = clocks.of_parent("host", mine, outside(9e-3), outside(2e-3))
+    half = clocks.of_parent("host", mine, outside(3e-3), outside(2e-3))
+    assert honest and honest.outcome == "pass"
+    assert hidden and hidden.outcome == "fail" and "0.001 s" in hidden.message
+    assert half and half.outcome == "note" and "suspicious" in half.message
+
+
+def test_noise_of_the_machine_is_no_cheat() -> None:
+    mine = timed([1e-3] * 20, 2)
+    noisy = outside(2e-3, wobble=2e-3)
+    check = clocks.of_parent("host", mine, outside(4e-3, wobble=2e-3), noisy)
+    assert check and check.outcome == "pass"
+    # A few rounds in which something else had the processor do not count.
+    some = outside(2e-3) | {0: 0.5, 1: 0.5, 2: 0.5}
+    check = clocks.of_parent("host", mine, some, outside(2e-3))
+    assert check and check.outcome == "pass"
+
+
+def test_too_few_rounds_say_nothing() -> None:
+    mine = timed([1e-3] * 4, 2)
+    assert clocks.of_parent("host", mine, outside(9e-3, rounds=2), outside(1e-3, rounds=2)) is None
+
+
+def test_a_call_that_does_the_work_of_others_is_named() -> None:
+    uneven = clocks.evenness(timed([2e-2, 1e-6, 1e-6, 1e-6] * 6, 4))
+    even = clocks.evenness(timed([2e-4, 1e-4, 1e-4, 1e-4] * 6, 4))
+    assert uneven and uneven.outcome == "note" and "first call" in uneven.message
+    assert even and even.outcome == "pass"
+    assert clocks.evenness(timed([1e-3] * 6, 1)) is None
+
+
+def test_results_kept_by_value_are_found() -> None:
+    assert clocks.repeated([5e-3] * 4, [1e-6] * 4, cuda=True).outcome == "fail"
+    assert clocks.repeated([5e-3] * 4, [1e-6] * 4, cuda=False).outcome == "note"
+    assert clocks.repeated([1e-4] * 4, [8e-5] * 4, cuda=True).outcome == "pass"
+
+
+def timing(mine: float, eager: float) -> Timing:
+    return Timing(
+        case="d", device="cpu", threads=1, candidate=timed([mine] * 10, 1),
+        baselines=(timed([eager] * 10, 1, "eager"),), floor=None, ratios=(),
+    )  # fmt: skip
+
+
+def test_a_saving_must_be_seen_by_the_parent() -> None:
+    def taking(seconds: float):
+        return lambda: time.sleep(seconds)
+
+    fake = clocks.saving(timing(1e-5, 2e-2), taking(0.02), taking(0.02))
+    true = clocks.saving(timing(1e-5, 2e-2), taking(0.0), taking(0.02))
+    assert fake and fake.outcome == "fail"
+    assert true and true.outcome == "pass"
+    # What is saved is too little to be seen from here.
+    assert clocks.saving(timing(1e-5, 2e-4), taking(0.0), taking(0.0)) is None
