@@ -21,7 +21,7 @@ demo: $(STAMP)
 	$(BIN)/kernelproof demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -m "not gpu"
+	$(BIN)/python -m pytest -m "not gpu" -n 2
 
 check: $(STAMP)
 	$(BIN)/ruff check .

@@ -1,6 +1,6 @@
 """Judge the corpus of right and wrong kernels beside allclose; write results/corpus.json.
 
-    python benchmarks/corpus.py [--masters 5] [--only WORD] [--gpu]
+    python benchmarks/corpus.py [--masters 5] [--only WORD] [--gpu] [--jobs N]
 
 For every fixture of tests/candidates whose status is "pass" or "wrong" (with --gpu: those of
 tests/candidates/gpu) and every master seed: kernelproof's verdict, and what allclose says about the
@@ -15,6 +15,7 @@ import argparse
 import ast
 import datetime
 import json
+import multiprocessing
 import random
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,8 @@ def expected(path: Path) -> str:
 def fixtures(gpu: bool) -> list[Path]:
     folders = ("gpu",) if gpu else ("right", "wrong")
     found = [p for f in folders for p in sorted((FIXTURES / f).iterdir()) if "__" in p.name]
-    return [p for p in found if p.name != "__pycache__" and expected(p) in ("pass", "wrong")]
+    found = [p for p in found if p.is_file() or (p / "candidate.py").is_file()]
+    return [p for p in found if expected(p) in ("pass", "wrong")]
 
 
 def close(got: Any, want: Any, tolerance: float | None) -> bool:
@@ -121,6 +123,7 @@ def main() -> None:
     parser.add_argument("--masters", type=int, default=len(MASTERS))
     parser.add_argument("--only", default="")
     parser.add_argument("--gpu", action="store_true")
+    parser.add_argument("--jobs", type=int, default=1, help="fixtures at a time, on a CPU only")
     parser.add_argument("--output", type=Path, default=None)
     parser.add_argument("--commit", default="", help="of the sources, where git cannot tell")
     given = parser.parse_args()
@@ -132,22 +135,47 @@ def main() -> None:
         results = json.loads(output.read_text())["results"]
     done = {(r["fixture"], r["master"]) for r in results}
     device = "cuda" if given.gpu else "cpu"
-    for master in MASTERS[: given.masters]:
-        for path in fixtures(given.gpu):
-            if given.only not in path.name or (path.stem, master) in done:
-                continue
-            result = examine(path, device, master)
+    work = [
+        (path, device, master)
+        for master in MASTERS[: given.masters]
+        for path in fixtures(given.gpu)
+        if given.only in path.name and (path.stem, master) not in done
+    ]
+    about = {
+        "date": str(datetime.date.today()),
+        "commit": environment.commit or given.commit,
+        "torch": environment.torch,
+        "machine": environment.gpu or environment.cpu,
+    }
+    output.parent.mkdir(parents=True, exist_ok=True)
+    # Fresh processes, since torch does not survive a fork once it has threads.
+    with multiprocessing.get_context("spawn").Pool(given.jobs, initializer=_two_threads) as pool:
+        for result in pool.imap_unordered(_examine, work):
             results.append(result)
             ok = "ok   " if result["status"] == result["expected"] else "WRONG"
-            print(ok, master, path.stem, result["status"], f"{result['rows']:.3g}", flush=True)
-            about = {
-                "date": str(datetime.date.today()),
-                "commit": environment.commit or given.commit,
-                "torch": environment.torch,
-                "machine": environment.gpu or environment.cpu,
-            }
-            output.parent.mkdir(parents=True, exist_ok=True)
+            words = (result["master"], result["fixture"], result["status"], result["rows"])
+            print(ok, *words, flush=True)
+            results.sort(key=lambda r: (r["master"], r["fixture"]))
             output.write_text(json.dumps({**about, "results": results}, indent=1) + "\n")
+
+
+def _examine(work: tuple[Path, str, int]) -> dict[str, Any]:
+    try:
+        return examine(*work)
+    except Exception as error:
+        path, _, master = work
+        # The judge's own fault: neither accepted nor what was expected.
+        return {
+            "fixture": path.stem, "expected": expected(path), "master": master,
+            "status": "internal error", "message": f"{type(error).__name__}: {error}",
+            "rows": 0.0, "all": 0.0,
+            "allclose": {"kernelbench": False, "all_1e-4": False, "all_1e-2": False},
+        }  # fmt: skip
+
+
+def _two_threads() -> None:
+    # Enough for a race, and little enough for many jobs.
+    torch.set_num_threads(2)
 
 
 if __name__ == "__main__":

@@ -112,10 +112,8 @@ def report(path: Path, work: list[Callable[[], Any]]) -> str:
     return ""
 
 
-def main() -> None:
-    only = sys.argv[1] if len(sys.argv) > 1 else ""
-    print("| kernel | line | removed | reported |\n|---|---|---|---|", flush=True)
-    missed = 0
+def rows(only: str = "") -> Iterator[dict[str, Any]]:
+    """One per mutant; line 0 is the kernel as it is."""
     for name, work in WORK.items():
         if only not in name:
             continue
@@ -124,10 +122,21 @@ def main() -> None:
             path = Path(folder) / "kernel.cu"
             for line, removed, changed in [(0, "nothing", text), *mutants(text)]:
                 path.write_text(changed)
-                words = report(path, work)
-                missed += not words and line > 0
                 removed = removed.removesuffix(";").replace('asm volatile("', "").split(';"')[0]
-                print(f"| {name} | {line or '-'} | `{removed}` | {words or 'no'} |", flush=True)
+                found = report(path, work)
+                yield {"kernel": name, "line": line, "removed": removed, "reported": found}
+
+
+def main() -> None:
+    only = sys.argv[1] if len(sys.argv) > 1 else ""
+    print("| kernel | line | removed | reported |\n|---|---|---|---|", flush=True)
+    missed = 0
+    for row in rows(only):
+        missed += not row["reported"] and row["line"] > 0
+        words = row["reported"] or "no"
+        print(
+            f"| {row['kernel']} | {row['line'] or '-'} | `{row['removed']}` | {words} |", flush=True
+        )
     print(f"\n{missed} not reported")
 
 

@@ -8,12 +8,14 @@ A part stands between ``<!-- table: NAME -->`` or ``<!-- output: COMMAND -->`` a
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from kernelproof.report.units import ratio, seconds
 from kernelproof.store import read_json
@@ -98,7 +100,136 @@ def output(command: str) -> str:
     return f"```text\n{text.strip()}\n```\n"
 
 
-TABLES: dict[str, Callable[[], str]] = {"operators": operators, "operators_all": operators_all}
+def _emulator() -> dict[str, Any]:
+    """The newest figures of benchmarks/emulate_tables.py."""
+    files = sorted((ROOT / "results" / "emulator").glob("*-emulate.json"))
+    return dict(json.loads(files[-1].read_text()))
+
+
+def emulated_bugs() -> str:
+    """Planted bugs by kind."""
+    bugs = _emulator()["bugs"]
+    lines = ["| kind | planted | found | with the right line | kernels |", "|---|---|---|---|---|"]
+    for kind in sorted({bug["kind"] for bug in bugs}):
+        mine = [bug for bug in bugs if bug["kind"] == kind]
+        counts = [len(mine), sum(b["found"] for b in mine), sum(b["line"] for b in mine)]
+        kernels = ", ".join(sorted({bug["kernel"] for bug in mine}))
+        lines.append(f"| {kind} | {' | '.join(map(str, counts))} | {kernels} |")
+    return "\n".join(lines) + "\n"
+
+
+def emulated_mutations() -> str:
+    """Shipped kernels with one barrier or wait removed."""
+    lines = ["| kernel | line | removed | reported |", "|---|---|---|---|"]
+    for row in _emulator()["mutations"]:
+        line = row["line"] or "-"
+        words = row["reported"] or "nothing"
+        lines.append(f"| {row['kernel']} | {line} | `{row['removed']}` | {words} |")
+    return "\n".join(lines) + "\n"
+
+
+def emulated_times() -> str:
+    """Emulated checks of the founding cases."""
+    lines = ["| problem | verdict | wall time of the whole check |", "|---|---|---|"]
+    for row in _emulator()["founding"]:
+        lines.append(f"| {row['problem']} | {row['status']} | {seconds(row['wall'])} |")
+    return "\n".join(lines) + "\n"
+
+
+def emulated_instructions() -> str:
+    """The emulator beside a GPU, from benchmarks/ptx_microtests.py --compare."""
+    newest = sorted((ROOT / "results" / "emulator").glob("*-ptx.json"))[-1]
+    stored = json.loads(newest.read_text())
+    lines = [
+        f"| forms of instructions, {stored['gpu']}, {stored['date']} | all | bit for bit | "
+        "within their bound | wrong | elements compared | left open by PTX | of these equal |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for group in [*dict.fromkeys(row["group"] for row in stored["cases"]), "all"]:
+        rows = [row for row in stored["cases"] if group in (row["group"], "all")]
+        exact = sum(row["differ"] == 0 for row in rows)
+        right = sum(row["right"] for row in rows)
+        left_open = sum(row["open"] for row in rows)
+        counts = [len(rows), exact, right - exact, len(rows) - right]
+        counts += [sum(row["elements"] for row in rows) - left_open, left_open]
+        counts += [sum(row["open_same"] for row in rows)]
+        lines.append(f"| {group} | {' | '.join(map(str, counts))} |")
+    return "\n".join(lines) + "\n"
+
+
+def emulated_bounds() -> str:
+    """Approximate instructions: the largest distance to the GPU's result."""
+    newest = sorted((ROOT / "results" / "emulator").glob("*-ptx.json"))[-1]
+    lines = ["| instruction | units in the last place | bound of the test |", "|---|---|---|"]
+    for row in json.loads(newest.read_text())["cases"]:
+        if row["bound"]:
+            lines.append(f"| `{row['name']}` | {row['distance']:g} | {row['bound']:g} |")
+    return "\n".join(lines) + "\n"
+
+
+def _corpus(name: str) -> list[dict[str, Any]]:
+    """Results of results/<name>; none where there is no such file."""
+    path = ROOT / "results" / name
+    return json.loads(path.read_text())["results"] if path.is_file() else []
+
+
+def corpus() -> str:
+    """Wrong kernels passed and honest kernels failed, ours beside allclose."""
+    ways = {
+        "kernelproof": lambda r: r["status"] == "pass",
+        "KernelBench": lambda r: r["allclose"]["kernelbench"],
+        "allclose, 1e-4 / 1e-2": lambda r: r["allclose"]["all_1e-4"],
+        "allclose, 1e-2": lambda r: r["allclose"]["all_1e-2"],
+    }
+    lines = ["| kernels | " + " | ".join(ways) + " |", "|---|" + "---|" * len(ways)]
+    for name in ("corpus.json", "corpus-gpu.json"):
+        results = _corpus(name)
+        where = "GPU" if "gpu" in name else "CPU"
+        for expected, words in (("pass", "honest, failed"), ("wrong", "wrong, passed")):
+            group = [r for r in results if r["expected"] == expected]
+            if not group:
+                continue
+            kinds = len({r["fixture"] for r in group})
+            cells = []
+            for accepts in ways.values():
+                bad = [r["fixture"] for r in group if accepts(r) != (expected == "pass")]
+                cells.append(f"{len(bad)} ({len(set(bad))} kernels)" if bad else "0")
+            lines.append(
+                f"| {kinds} {words}, {where}, of {len(group)} verdicts | "
+                + " | ".join(cells)
+                + " |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def corpus_ratios() -> str:
+    """The honest kernels with the largest ratios, and the wrong ones with the smallest."""
+    results = _corpus("corpus.json")
+    largest: dict[tuple[str, str], float] = {}
+    for r in results:
+        by_value = r["status"] == r["expected"] == "pass" or r["rows"] > 12 or r["all"] > 12
+        if by_value:
+            key = r["expected"], r["fixture"]
+            largest[key] = max(largest.get(key, 0.0), r["rows"], r["all"])
+    honest = sorted(((v, n) for (e, n), v in largest.items() if e == "pass"), reverse=True)
+    wrong = sorted((v, n) for (e, n), v in largest.items() if e == "wrong")
+    lines = ["| honest kernel | largest ratio | wrong kernel | ratio |", "|---|---|---|---|"]
+    for (a, b), (c, d) in zip(honest[:10], wrong[:10], strict=False):
+        lines.append(f"| `{b}` | {a:.1f} | `{d}` | {c:.3g} |")
+    return "\n".join(lines) + "\n"
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "operators": operators,
+    "operators_all": operators_all,
+    "emulated_bugs": emulated_bugs,
+    "emulated_mutations": emulated_mutations,
+    "emulated_times": emulated_times,
+    "emulated_instructions": emulated_instructions,
+    "emulated_bounds": emulated_bounds,
+    "corpus": corpus,
+    "corpus_ratios": corpus_ratios,
+}
 
 
 def fill(text: str, with_output: bool) -> str:

@@ -43,7 +43,7 @@ def constant(path: Path, name: str) -> object:
 
 def fixtures(kind: str) -> list[Path]:
     found = [p for p in sorted((FOLDER / kind).iterdir()) if "__" in p.name and p.suffix != ".pyc"]
-    return [p for p in found if p.name != "__pycache__"]
+    return [p for p in found if p.name != "__pycache__" and entry(p).is_file()]
 
 
 def parameters(kind: str) -> list[ParameterSet]:

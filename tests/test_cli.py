@@ -134,6 +134,8 @@ def test_doctor_answers(run_cli) -> None:
     assert facts["torch"]["state"] == "ok"
     assert all(fact["remedy"] for fact in facts.values() if fact["state"] == "missing")
     assert "mla_kv" in facts["problems"]["value"]
+    assert facts["confined resources"]["value"].endswith("files of 8.6 GB")
+    assert {"confined network", "confined files"} <= set(facts)
 
 
 def test_seeds_are_secret_and_can_be_replayed(run_cli) -> None:

@@ -81,3 +81,12 @@ def test_timing_on_a_gpu_has_both_clocks_and_a_floor() -> None:
     assert timing.floor.device is not None
     assert timing.floor.device.median < timing.candidate.device.median
     assert {r.clock for r in timing.ratios} == {"device", "host"}
+
+
+@pytest.mark.gpu
+def test_a_kernel_on_the_default_stream_is_noted() -> None:
+    path = FOLDER / "gpu" / "axpby__cuda_default_stream.py"
+    checks = {c.name: c for c in judge("axpby", path).verdict.checks}
+    assert checks["current stream"].outcome == "note"
+    other = judge("axpby", FOLDER / "gpu" / "axpby__cuda_inline.py", options=Options(seeds=1))
+    assert {c.name: c.outcome for c in other.verdict.checks}["current stream"] == "pass"

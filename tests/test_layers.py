@@ -22,6 +22,7 @@ STAGES = {
     "timing": {"cuda"},  # the launch floor is a kernel like any other
     "report": set(),
     "store": set(),
+    "emulate": {"build", "cuda"},
 }
 # Applications of the stages: what they may import, and who may import them.
 LEAVES = {"lint": ({"problem", "check", "report", "resize"}, {"cli"})}

@@ -137,7 +137,10 @@ NORM = (
     "        super().__init__()\n        self.n = torch.nn.LayerNorm(33)\n"
     "    def forward(self, x):\n        return {body}\n"
 )
-SOFTMAX = "import torch\nclass {name}(torch.nn.Module):\n    def forward(self, x):\n        return {body}\n"
+SOFTMAX = (
+    "import torch\nclass {name}(torch.nn.Module):\n    def forward(self, x):\n"
+    "        return {body}\n"
+)
 SIZED = SOFTMAX.replace("class", "N = 33\nclass", 1)
 
 # Name of the variant, template, the reference's body, a wrong one, options.

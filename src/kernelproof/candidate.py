@@ -10,7 +10,7 @@ from kernelproof.errors import CandidateNotFound
 from kernelproof.types import Candidate
 
 _SOURCE_SUFFIXES = {".py", ".cu", ".cuh", ".cpp", ".cc", ".c", ".h", ".hpp", ".inc"}
-_ENTRY_NAMES = ("candidate.py", "model_new.py", "solution.py", "__init__.py")
+ENTRY_NAMES = ("candidate.py", "model_new.py", "solution.py", "__init__.py")
 
 # First match wins, so the more telling marks stand first.
 _LANGUAGE_MARKS = (
@@ -59,7 +59,7 @@ def load(where: str | Path) -> Candidate:
 
 
 def _folder_entry(folder: Path) -> Path:
-    for name in _ENTRY_NAMES:
+    for name in ENTRY_NAMES:
         if (folder / name).is_file():
             return folder / name
     modules = sorted(folder.glob("*.py"))

@@ -17,6 +17,7 @@ import typer
 
 from kernelproof import __version__, openmp
 from kernelproof.errors import KernelproofError, UsageError
+from kernelproof.progress import Shown
 
 if TYPE_CHECKING:
     from kernelproof.pipeline import Options
@@ -91,13 +92,25 @@ def check(
     ] = None,
     store: StoreOpt = None,
 ) -> None:
-    """Build a candidate and check that it computes the same function."""
+    """Build a candidate and check that it computes the same function. Of a folder of candidates,
+    each is checked, and none loses its status by another's crash or hang."""
     options = _options(
         device=device, seeds=seeds, seed=seed, cases=tuple(case or ()), max_bytes=max_bytes,
         level=_level(quick, thorough),
         call_timeout=timeout, sizes=_sizes(size), shrink_to=shrink,
     )  # fmt: skip
-    _finish(_judge(problem, candidate, False, options), json_, store, repro)
+    from kernelproof import batch
+
+    def judged(where: Path | str) -> Record:
+        return _judge(problem, str(where), False, options)
+
+    many = batch.candidates_in(candidate)
+    if many is None:
+        _finish(judged(candidate), json_, store, repro)
+    elif repro is not None:
+        raise UsageError(f"--repro {repro} goes with one candidate; {candidate} holds several")
+    else:
+        _finish_all(*batch.judge_each(*many, judged, lambda r: _keep([r], store)), json_)
 
 
 @app.command()
@@ -148,7 +161,7 @@ def lint(
     from kernelproof.problem import load
 
     loaded = load(problem, dict(_sizes(size)), shrink)
-    with _Progress() as progress:
+    with Shown() as progress:
         found = examine(loaded, cases=case or (), seed=seed, max_bytes=max_bytes, progress=progress)
     print(render(found)) if not json_ else _print_json(json.loads(found.model_dump_json()))
     raise typer.Exit(0 if found.clean else 1)
@@ -193,7 +206,7 @@ def demo(
     from kernelproof.demo import run
     from kernelproof.report import render, summary
 
-    with _Progress() as progress:
+    with Shown() as progress:
         records = run(quick=quick, device=device, progress=progress)
     _keep(records, store)
     output.write_text(render(records))
@@ -322,7 +335,7 @@ def _judge(problem: str, candidate: str, timed: bool, options: Options) -> Recor
     start_server()
     from kernelproof import pipeline
 
-    with _Progress() as progress:
+    with Shown() as progress:
         return pipeline.judge(problem, candidate, timed=timed, options=options, progress=progress)
 
 
@@ -342,6 +355,20 @@ def _finish(record: Record, json_: bool, store: str | None, repro: Path | None =
     raise typer.Exit(0 if record.status == "pass" else 1)
 
 
+def _finish_all(records: Sequence[Record], faults: int, json_: bool) -> None:
+    from kernelproof.report import summary
+
+    if json_:
+        _print_json([_as_json(record) for record in records])
+    else:
+        print(summary(records))
+        for r in records:
+            if r.status != "pass":
+                print(f"\n{r.candidate.name}: {r.status}: {r.verdict.message}")
+    failed = any(record.status != "pass" for record in records)
+    raise typer.Exit(KernelproofError.exit_code if faults else int(failed))
+
+
 def _keep(records: Sequence[Record], url: str | None) -> None:
     from kernelproof.store import Store
 
@@ -359,33 +386,3 @@ def _as_json(record: Record) -> dict[str, Any]:
 
 def _print_json(value: Any) -> None:
     print(json.dumps(value, indent=1))
-
-
-class _Progress:
-    """A bar on stderr where that is a terminal, plain lines elsewhere."""
-
-    def __enter__(self) -> Any:
-        self.bar: Any = None
-        self.last = ""
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-            self.bar = Progress(
-                TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(),
-                console=Console(stderr=True), transient=True,
-            )  # fmt: skip
-            self.task = self.bar.add_task("start", total=1)
-            self.bar.start()
-        return self._show
-
-    def __exit__(self, *_: object) -> None:
-        if self.bar is not None:
-            self.bar.stop()
-
-    def _show(self, what: str, done: int, total: int) -> None:
-        if self.bar is not None:
-            self.bar.update(self.task, description=what, completed=done, total=max(total, 1))
-        elif what != self.last:
-            print(f"{what} ...", file=sys.stderr, flush=True)
-        self.last = what

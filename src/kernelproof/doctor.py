@@ -33,6 +33,7 @@ def examine() -> list[Fact]:
         _package("cuda-core", "kernelproof.cuda kernels", "pip install 'kernelproof[cuda]'"),
         _package("cuda-bindings", "kernelproof.cuda kernels", "pip install 'kernelproof[cuda]'"),
         _package("triton", "Triton candidates", "pip install 'kernelproof[triton]'"),
+        *_protections(),
         Fact(name="data folder", state="info", value=str(home())),
         Fact(name="problems", state="info", value=", ".join(sorted(known_problems()))),
     ]
@@ -60,6 +61,37 @@ def _torch_facts() -> list[Fact]:
         )
         facts.append(
             Fact(name="GPU", state="missing", value="none that torch can use", remedy=remedy)
+        )
+    return facts
+
+
+_REMEDIES = {
+    "files": "needs Linux 5.13 with Landlock on: candidates can read and write all that you can",
+    "network": "needs root, or Linux 6.7 with Landlock on: candidates can open connections",
+    "rights": "run as a user other than root",
+}
+
+
+def _protections() -> list[Fact]:
+    """What a candidate's process is kept from: put on a worker, not guessed."""
+    import torch
+
+    from kernelproof.worker import Worker
+    from kernelproof.worker.limits import NOT_PROTECTED, confine
+
+    with Worker("doctor", confine(None, (), torch.cuda.is_available())) as worker:
+        lines = worker.protections()
+    facts = []
+    for line in lines:
+        name, _, value = line.partition(": ")
+        missing = value.startswith(NOT_PROTECTED)
+        facts.append(
+            Fact(
+                name=f"confined {name}",
+                state="missing" if missing else "ok",
+                value=value,
+                remedy=_REMEDIES.get(name, "") if missing else "",
+            )
         )
     return facts
 

@@ -57,7 +57,8 @@ class Options:
     None for all. ``sizes`` and ``shrink_to``: see `problem.load`.
     ``level``: "quick" (one seed, declared cases), "default" (also families and layouts of the first
     case) or "thorough" (those of every case, twice the seeds, other sizes).
-    ``build_timeout``, ``call_timeout``, ``compile_timeout``: seconds.
+    ``build_timeout``, ``call_timeout``, ``compile_timeout``: seconds. ``memory``: bytes that the
+    candidate and what it starts may hold; a share of what is available by default.
     """
 
     device: str | None = None
@@ -72,6 +73,7 @@ class Options:
     build_timeout: float = 600.0
     call_timeout: float = 60.0
     compile_timeout: float = 120.0
+    memory: int | None = None
     rounds: int = 30
     seconds: float = 20.0
 
@@ -97,8 +99,9 @@ def judge(
     master = secrets.randbits(48) if options.seed is None else options.seed
     factor = 2 if options.level == "thorough" else 1
     seeds = _seeds(master, 1 if options.level == "quick" else factor * options.seeds)
-    with CandidateProcess(found, device, options) as subject:
+    with CandidateProcess(found, device, options, _hidden(reference, found)) as subject:
         verdict = _check(reference, subject, seeds, device, options, progress)
+        verdict = subject.audited(verdict)
         timing = None
         verdict, library = _evidence(reference, subject, verdict, seeds, options)
         # An emulated kernel has no time worth telling.
@@ -127,6 +130,14 @@ def judge(
         seeds=seeds,
         reproducer=reproducer.script(reference.problem, source, portable, verdict, seeds),
     )
+
+
+def _hidden(reference: problems.Reference, candidate: Candidate) -> tuple[str, ...]:
+    """What the candidate may not read: the problem. A shipped operator's own kernels are parts of
+    one package with it, which they import."""
+    package = Path(__file__).parent.resolve()
+    shipped = package in Path(candidate.path).resolve().parents
+    return () if shipped else (reference.problem.path,)
 
 
 def _portable(value: _Value, *fields: str) -> _Value:

@@ -5,18 +5,23 @@ from __future__ import annotations
 import math
 import pickle
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernelproof.errors import CandidateCrash, UnsupportedError
 from kernelproof.timing import Drawn, Fresh, Picks
 from kernelproof.types import Build, Candidate, Verdict
-from kernelproof.worker import Worker
+from kernelproof.worker import Worker, landlock
+from kernelproof.worker.limits import confine
+from kernelproof.worker.traces import Traces
 
 if TYPE_CHECKING:
     from kernelproof.pipeline import Options
 
 
+# Languages whose launches can be interpreted without a GPU.
+_EMULATED = ("cuda-nvrtc", "triton")
 # What a worker tells, and of which type: it can send anything.
 _FACTS = {
     "output": object, "mutated": list, "overrun": list, "views_input": list, "reused": list,
@@ -31,15 +36,22 @@ _SAMPLED = {"readings": list, "kept": int}
 
 
 class CandidateProcess:
-    """The candidate in its worker, as the check sees it."""
+    """The candidate in its worker, as the check sees it; ``hides`` are files it may not read."""
 
-    def __init__(self, candidate: Candidate, device: str, options: Options) -> None:
+    def __init__(
+        self, candidate: Candidate, device: str, options: Options, hides: Sequence[str] = ()
+    ) -> None:
         self.candidate = candidate
         self.device = device
         self.options = options
         # Kernels for a GPU that is not there: their launches are interpreted on the CPU.
-        self.emulated = device == "cpu" and candidate.language == "cuda-nvrtc"
-        self.worker = Worker(candidate.name)
+        self.emulated = device == "cpu" and candidate.language in _EMULATED
+        limits = confine(candidate, hides, device != "cpu", options.memory)
+        self.traces = None
+        if "files" in limits.without or not landlock.version():
+            folder = Path(candidate.folder)
+            self.traces = Traces([folder / name for name in candidate.sources])
+        self.worker = Worker(candidate.name, limits)
         self.weights = ""
         self.build_seconds = 0.0
         self.built = False
@@ -96,15 +108,31 @@ class CandidateProcess:
             _form("traced", answer["profile"], _PROFILE)
         return answer
 
+    def audited(self, verdict: Verdict) -> Verdict:
+        """The verdict in view of files that the candidate has changed, where it could."""
+        changed = self.traces.changed() if self.traces is not None else []
+        if not changed:
+            return verdict
+        message = f"files that are not the candidate's to change have changed: {changed[0]}"
+        message += f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+        return verdict.model_copy(
+            update={"status": "cheat", "proof": False, "compat": False, "message": message}
+        )
+
     def build(self, verdict: Verdict) -> Build:
         """The build's outcome, once the check is over."""
+        confinement = self.worker.protections()
         if self.built:
-            return Build(status="pass", seconds=self.build_seconds, weights=self.weights)
+            return Build(
+                status="pass", seconds=self.build_seconds, weights=self.weights,
+                confinement=confinement,
+            )  # fmt: skip
         return Build(
             status=verdict.status if verdict.status != "pass" else "crash",
             seconds=0.0,
             message=verdict.message,
             detail=verdict.detail,
+            confinement=confinement,
         )
 
     def _ask(self, do: str, **fields: Any) -> Any:

@@ -92,7 +92,8 @@ class Candidate(Frozen):
 
 
 class Build(Frozen):
-    """What came of importing and constructing the candidate."""
+    """What came of importing and constructing the candidate. ``confinement``: the limits that
+    were on its process, one line each; see docs/trust.md."""
 
     status: Status
     seconds: float
@@ -100,6 +101,7 @@ class Build(Frozen):
     detail: str = ""
     weights: str = ""
     log: str = ""
+    confinement: tuple[str, ...] = ()
 
 
 class Figures(Frozen):

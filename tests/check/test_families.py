@@ -117,10 +117,12 @@ def test_fit_to_judge_by() -> None:
 
 
 def test_numbers_are_excused_only_where_the_reference_has_none() -> None:
-    value = torch.tensor([1.0, torch.nan, torch.inf, 2.0])
-    got = torch.tensor([1.0, 3.0, torch.nan, torch.nan])
+    value = torch.tensor([[1.0, torch.nan, torch.inf, 2.0], [1.0, 2.0, 3.0, 4.0]])
+    got = torch.tensor([[7.0, 3.0, torch.nan, torch.nan], [1.0, torch.nan, torch.inf, 4.0]])
     same, lost = families.excused(got, value)
-    assert same[:1].tolist() == [1.0] and same[1].isnan() and same[2].isinf() and same[3].isnan()
+    # Nothing finite is excused, in any row, and no NaN in a row that has none.
+    assert same[0, 0] == 7 and same[1, 1].isnan() and same[1, 2].isinf()
+    assert same[0, 1].isnan() and same[0, 2].isinf() and same[0, 3] == 2
     assert lost == 1
     assert families.excused(got.double(), value)[0].dtype == torch.float64
 

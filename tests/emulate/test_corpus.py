@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC compiles the kernels")
 
-from corpus import BUGS, CLEAN, Bug, planted, run, text
+from emulate_corpus import BUGS, CLEAN, Bug, planted, run, text
 
 
 @pytest.mark.parametrize("kernel", CLEAN)

@@ -128,9 +128,10 @@ def test_no_model_new_and_a_syntax_error(tmp_path: Path) -> None:
 
 def test_closing_leaves_no_process(tmp_path: Path) -> None:
     worker = loaded(tmp_path)
-    log = Path(worker.log_path)
+    folder = Path(worker.folder)
+    assert folder.is_dir()
     worker.close()
-    assert gone(worker.pid) and not log.exists()
+    assert gone(worker.pid) and not folder.exists()
 
 
 def test_the_parent_never_unpickles() -> None:

@@ -8,6 +8,9 @@ random walk where they do not; in both cases sum_k S_k^2 is near n/2 * (S_n^2 + 
 
     standard deviation = u * sqrt(n / 6 * (S_n^2 + sum_i x_i^2)).
 
+Where many terms are equal, so are their roundings, which point the same way: the error then grows
+with n instead of its root.
+
 PyTorch adds in many lanes or by halves, whose error hardly grows with n, so that a reference's own
 error says nothing about this. Here every operation that adds gets noise of that size, which the
 operations after it carry on to the outputs.
@@ -30,15 +33,19 @@ class Serial:
     Args:
         unit: unit roundoff of the accumulator.
         seed: of the noise.
+        equal: whether many terms are equal.
+        positive: only sums whose terms agree in sign, as those of softmax and of norms.
     """
 
-    def __init__(self, unit: float, seed: int) -> None:
+    def __init__(self, unit: float, seed: int, equal: bool = False, positive: bool = False) -> None:
         self.unit = unit
+        self.equal = equal
+        self.rules = _POSITIVE if positive else _RULES
         self.draw = torch.Generator().manual_seed(seed)
 
     def disturb(self, func: Any, args: Any, kwargs: Any, result: Any) -> Any:
         """``result`` of ``func`` with the noise of its sums; others as they are."""
-        rule = _RULES.get(func.overloadpacket.__name__)
+        rule = self.rules.get(func.overloadpacket.__name__)
         return result if rule is None else rule(self, func, args, kwargs, result)
 
     def noisy(self, result: torch.Tensor, terms: Any, squares: Any) -> torch.Tensor:
@@ -46,9 +53,11 @@ class Serial:
         or tensors)."""
         if not result.is_floating_point() or result.numel() == 0:
             return result
-        size = (result.square() + squares) * terms / 6
-        sign = torch.randn(result.shape, generator=self.draw, dtype=torch.float64)
-        made: torch.Tensor = result + self.unit * size.sqrt() * sign.to(result.device)
+        size = (result.square() + squares) * terms / 6 * (terms if self.equal else 1)
+        # Signs instead of normal numbers: then one draw already has the right size, also where one
+        # sum moves a whole row.
+        sign = torch.randint(0, 2, result.shape, generator=self.draw).to(result.device) * 2 - 1
+        made: torch.Tensor = result + self.unit * size.sqrt() * sign
         return made
 
 
@@ -152,3 +161,4 @@ _RULES: dict[str, _Rule] = {
                      "_scaled_dot_product_attention_math"), _attention),
     "cumsum": _cumsum,
 }  # fmt: skip
+_POSITIVE = {name: rule for name, rule in _RULES.items() if rule in (_positive, _softmax)}

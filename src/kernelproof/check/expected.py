@@ -30,7 +30,8 @@ def expect(
         draws: over which the response and the error of serial sums are averaged; with 0 both count
             as none.
         levels: also measure the errors that lower precisions make, which name a precision.
-        by_row: perturb by the unit of the row; see `ReferenceModel.perturbed`.
+        by_row: the inputs hold zeros or equal numbers: perturb by the unit of the row (see
+            `ReferenceModel.perturbed`), and take the terms of sums as equal.
         sums: measure the error of serial sums too.
         known: an earlier result for the same call, whose truth and levels still hold.
     """
@@ -39,7 +40,9 @@ def expect(
                for _, e in base)  # fmt: skip
     unit = budget.unit_roundoff(torch.float64 if wide else torch.float32)
     responses = _sizes(base, draws, lambda n: model.perturbed(inputs, seed, n, by_row))
-    serial = _sizes(base, draws if sums else 0, lambda n: model.serial(inputs, seed, n, unit))
+    serial = _sizes(
+        base, draws if sums else 0, lambda n: model.serial(inputs, seed, n, unit, by_row)
+    )
     return [
         (name, Expected(e.value, e.truth, response, e.levels, summed))
         for (name, e), response, summed in zip(base, responses, serial, strict=True)

@@ -147,15 +147,19 @@ def excused(got: Any, value: Any) -> tuple[Any, int]:
     """``got`` with the reference's number wherever that is NaN or infinite, and at how many places
     ``got`` was finite there.
 
-    A kernel may skip what the reference multiplies by zero (a causal mask), or form a maximum in
-    which a NaN loses: honest work, which the verdict notes and does not fail.
+    A kernel may skip what the reference multiplies by zero (a causal mask), form a maximum in which
+    a NaN loses, or get NaN where the reference has a zero in the same row, as by inf * (1 / inf):
+    honest work. So in rows of the last axis in which the reference has a number that is not finite,
+    others may be none either; finite ones must be right.
     """
     same = isinstance(got, torch.Tensor) and isinstance(value, torch.Tensor)
     if not same or got.shape != value.shape or got.dtype != value.dtype or not _inexact(value):
         return got, 0
     odd = ~torch.isfinite(value)
     lost = int((odd & torch.isfinite(got.to(value.device))).sum())
-    return torch.where(odd, value, got.to(value.device)), lost
+    row = odd.any(dim=-1, keepdim=True) if odd.dim() else odd
+    spread = row & ~torch.isfinite(got.to(value.device))
+    return torch.where(odd | spread, value, got.to(value.device)), lost
 
 
 def _inexact(t: torch.Tensor) -> bool:

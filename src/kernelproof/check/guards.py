@@ -103,6 +103,21 @@ class Guards:
                 f"{plain.message} (only when new memory is not filled with NaN: "
                 "the result depends on memory that the kernel did not write)",
             )  # fmt: skip
+        if self.device != "cpu":
+            # A note: most kernels that people write launch on the default stream, which is right
+            # for all who use no other.
+            aside = judge(results[2]).status == "pass"
+            self.checks["current stream"] = Check(
+                name="current stream",
+                outcome="pass" if aside else "note",
+                message=""
+                if aside
+                else "launched on another stream than "
+                "torch.cuda.current_stream(): wrong where the caller uses streams, and in CUDA "
+                "graphs",
+            )
+            if not aside:
+                return run
         one, two = flatten(results[1]["output"]), flatten(results[2]["output"])
         same = all(_bitwise(a, b) for (_, a), (_, b) in zip(one, two, strict=True))
         self.checks["repeatable"] = Check(

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from kernelproof.check import families, layouts
-from kernelproof.check.expected import DRAWS, expect
+from kernelproof.check import budget, families, layouts
+from kernelproof.check.expected import DRAWS, STAGES, expect
 from kernelproof.check.reference import ReferenceModel, flatten
 from kernelproof.errors import CandidateError, ProblemError
 from kernelproof.types import Call, Case, Check, Progress, Run, Variant
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from kernelproof.check.plan import Plan, Subject
     from kernelproof.problem import Reference
 
-# Families in which rows hold zeros, or little beside what was added up: there the response is
-# taken to the unit of the row.
+# Families in which rows hold zeros or equal numbers, or little beside what was added up: there the
+# response is taken to the unit of the row, and the terms of sums count as equal.
 _BY_ROW = ("zeros", "sparse", "cancellation", "constant rows")
 # Perturbations over which a response is averaged; one draw can be far too kind, and a variant is
 # judged by one seed only.
@@ -49,6 +49,13 @@ class Seen:
 def off_by_values(run: Run) -> bool:
     """Whether a floating output of ``run`` is too far off."""
     return any(output.figures is not None for output in run.outputs if not output.passed)
+
+
+def doubtful(run: Run) -> bool:
+    """Whether a floating output of ``run`` is too far off, or nearly."""
+    return off_by_values(run) or not all(
+        budget.clear(output.ratio_rows, output.ratio_all) for output in run.outputs
+    )
 
 
 @dataclasses.dataclass
@@ -206,13 +213,14 @@ class Matrix:
         if base.variant.family == families.NAN:
             results = [self._excused(results[0], base)]
         run = self._judge(call, results[0], base.expected)
-        if off_by_values(run):
-            value = model.run(base.inputs, call.seed)[0]
-            by_row = base.variant.family in _BY_ROW
-            base.expected = expect(
-                model, base.inputs, call.seed, value, DRAWS, False, by_row, known=base.expected
-            )
-            run = self._judge(call, results[0], base.expected)
+        by_row = base.variant.family in _BY_ROW
+        for draws in STAGES[1:]:
+            if doubtful(run) if draws < DRAWS else off_by_values(run):
+                value = model.run(base.inputs, call.seed)[0]
+                base.expected = expect(
+                    model, base.inputs, call.seed, value, draws, False, by_row, known=base.expected
+                )
+                run = self._judge(call, results[0], base.expected)
         seen = Seen(run, results, base.inputs, model, base.expected, base.changed, base.views)
         return self._explained(seen, pooled=False)
 

@@ -94,6 +94,8 @@ class Float64Mode(TorchDispatchMode):
             return self._random(func, args, dict(kwargs))
         if not (_as_is(args) and _as_is(kwargs.values())):
             args, kwargs = _mapped(self._raise, args), _mapped(self._raise, kwargs)
+        if product and func.overloadpacket.__name__ == "convolution" and args[0].is_cuda:
+            self._name_tf32()
         if product and self.rounding is not None:
             args = tuple(self._round(arg) for arg in args)
         try:
@@ -140,6 +142,12 @@ class Float64Mode(TorchDispatchMode):
         self._note(f"{func.overloadpacket.__name__}: no float64 form, run in float32")
         result = func(*_mapped(_lower_leaf, args), **_mapped(_lower_leaf, kwargs))
         return _mapped(_lift_leaf, result)
+
+    def _name_tf32(self) -> None:
+        """By default cuDNN's convolutions take fp32 through TF32, the reference's included: then a
+        candidate may err as much, and the reader should know."""
+        if torch.backends.cudnn.allow_tf32:
+            self._note("convolution: the reference uses TF32 (torch.backends.cudnn.allow_tf32)")
 
     def _note(self, text: str) -> None:
         if text not in self.notes:

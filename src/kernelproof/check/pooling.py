@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
 
+from kernelproof.check import budget
 from kernelproof.check.compare import Expected
 from kernelproof.check.oracle import float64, lift
 from kernelproof.check.reference import ReferenceModel, flatten, to_device
@@ -76,11 +78,25 @@ class Pool:
                 found = structure.finding(hints)
             if found is None:
                 continue
+            if found.outcome == "fail" and self._stagnates(name, found.slope, draw, seed):
+                words = ": plain sums of many positive terms, as in a softmax, lose as much"
+                found = Finding("note", found.message + words)
             outcome = found.outcome if found.certain or found.outcome != "fail" else "note"
             rank = ("pass", "note", "fail").index
             if gravest is None or rank(outcome) > rank(gravest.outcome):
                 gravest = Finding(outcome, f"{name}: {found.message}")
         return gravest
+
+    def _stagnates(self, name: str, slope: float, draw: Callable[[], list[Any]], seed: int) -> bool:
+        """Whether plain fp32 sums of positive terms can have a scale error of ``slope``: a running
+        total that has grown large swallows small terms, always to the same side."""
+        if self._model is None or not math.isfinite(slope):
+            return False
+        inputs, unit = draw(), budget.unit_roundoff(torch.float32)
+        truth = dict(flatten(self._model.truth(inputs, seed)))[name]
+        noisy = dict(flatten(self._model.serial(inputs, seed, 0, unit, positive=True)))[name]
+        change, size = (torch.nan_to_num(t).norm() for t in (noisy - truth, truth))
+        return bool(slope * size <= budget.STAGNATION * change)
 
 
 def depth(inputs: list[Any], model: ReferenceModel) -> int:
@@ -124,9 +140,12 @@ def _slips(
                 if other != own:
                     setattr(module, attribute, other)
                     try:
-                        yield f"{attribute} = {other:.2g} for {own:.2g}", model.truth(inputs, seed)
+                        slipped = model.truth(inputs, seed)
+                    except (RuntimeError, ValueError):
+                        continue  # this module takes no such value
                     finally:
                         setattr(module, attribute, own)
+                    yield f"{attribute} = {other:.2g} for {own:.2g}", slipped
     for words, slip in mistakes.items():
         yield words, _slipped(slip, inputs, model)
 

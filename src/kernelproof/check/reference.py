@@ -108,11 +108,15 @@ class ReferenceModel:
             seed_all(seed)
             return self.exact(*given)
 
-    def serial(self, inputs: list[Any], seed: int, number: int, unit: float) -> Any:
+    def serial(
+        self, inputs: list[Any], seed: int, number: int, unit: float, equal: bool = False,
+        positive: bool = False,
+    ) -> Any:  # fmt: skip
         """The oracle's output with the error of plain serial sums in the precision of ``unit``
-        roundoff; see `accumulation`. ``number`` tells draws apart."""
+        roundoff, ``equal`` where many terms are, ``positive`` for sums of such only; see
+        `accumulation`. ``number`` tells draws apart."""
         given = lift(to_device(inputs, self.device))
-        with float64(serial=Serial(unit, seed + number)):
+        with float64(serial=Serial(unit, seed + number, equal, positive)):
             seed_all(seed)
             return self.exact(*given)
 

@@ -163,12 +163,14 @@ def _spread(halves: torch.Tensor, slope: float) -> float:
 class Finding:
     """What the structure of one output's error says.
 
-    ``certain`` is False where a failure rests on too few runs: then more are wanted.
+    ``certain`` is False where a failure rests on too few runs: then more are wanted. ``slope``:
+    size of the scale error that it rests on; inf where it rests on something else.
     """
 
     outcome: Outcome
     message: str
     certain: bool = True
+    slope: float = math.inf
 
 
 @dataclasses.dataclass(frozen=True)
@@ -256,7 +258,8 @@ class Structure:
         even = abs(mine.slope) > budget.EVEN * mine.spread
         if not (grave and even and sigma > budget.SIGMA_FAIL):
             return Finding("note", text)
-        return Finding("fail", text, mine.runs >= MIN_GROUPS)
+        size = abs(mine.slope) if name.startswith("scale") else math.inf
+        return Finding("fail", text, mine.runs >= MIN_GROUPS, size)
 
     def _by_index(self) -> Finding | None:
         """A note on the few indices of an axis whose scale is off where the others' is not."""

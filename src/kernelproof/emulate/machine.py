@@ -283,6 +283,21 @@ class Machine(MatrixUnit, BarrierUnit):
         old[index] = value
         registers[number] = old
 
+    def index_overflow(self, operation: int, exact: Any, A: Active, guard: Any) -> None:
+        """Report index products that do not fit 32 bits."""
+        if exact.max() < 1 << 31 and exact.min() >= -(1 << 31):
+            return
+        bad = A.spread((exact >= 1 << 31) | (exact < -(1 << 31)))
+        bad = bad if guard is None else bad & guard
+        if bad.any():
+            n = int(np.argmax(bad))
+            self.report.add(
+                "index overflow", operation,
+                f"the index {int(A.spread(exact)[n])} does not fit 32 bits and wraps; use "
+                f"64 bits; {self.who(self.first + A.threads[n])}",
+                count=int(bad.sum()),
+            )  # fmt: skip
+
     def clock(self, dtype: str) -> Any:
         return np.dtype(dtype).type(self.steps)
 

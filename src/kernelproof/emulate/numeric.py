@@ -12,6 +12,7 @@ import numpy as np
 
 Value = Any  # an array over threads, or a numpy scalar
 
+_NAN16 = np.uint16(0x7FFF).view(np.float16)
 _U32, _U64, _I64, _F32, _F64 = np.uint32, np.uint64, np.int64, np.float32, np.float64
 
 
@@ -43,9 +44,10 @@ def divide(a: Value, b: Value) -> Value:
 
 
 def remainder(a: Value, b: Value) -> Value:
-    """The remainder that goes with `divide`; of a division by zero, ``a``."""
+    """The remainder that goes with `divide`. By zero the ISA leaves it open: all bits set, as an
+    H200 gives for 32 bits."""
     safe = np.where(b == 0, b.dtype.type(1), b)
-    return np.where(b == 0, a, a - divide(a, safe) * safe)
+    return np.where(b == 0, ~a.dtype.type(0), a - divide(a, safe) * safe)
 
 
 def multiply_high(a: Value, b: Value) -> Value:
@@ -108,18 +110,19 @@ def reverse_bits(x: Value) -> Value:
 
 
 def extract_bits(x: Value, start: Value, length: Value) -> Value:
-    """bfe: ``length`` bits from ``start`` on, sign-extended for signed x."""
+    """bfe: ``length`` bits from ``start`` on. Signed x continues upwards with its sign, also where
+    the field reaches past its end, and the field's own last bit is extended."""
     bits = x.dtype.itemsize * 8
-    unsigned = x.view(f"u{x.dtype.itemsize}")
+    unsigned = np.dtype(f"u{x.dtype.itemsize}").type
     start, length = np.minimum(start & 0xFF, bits), np.minimum(length & 0xFF, bits)
-    mask = shift_left(unsigned.dtype.type(1), length) - unsigned.dtype.type(1)
-    mask = np.where(length == bits, ~unsigned.dtype.type(0), mask)
-    field = shift_right(unsigned, start) & mask
+    mask = shift_left(unsigned(1), length) - unsigned(1)
+    mask = np.where(length == bits, ~unsigned(0), mask)
+    shifted = shift_right(x, start).view(unsigned)
     if x.dtype.kind == "u":
-        return field
-    last = np.minimum(start + length, bits).astype(_I64) - 1
-    sign = (unsigned >> np.maximum(last, 0).astype(unsigned.dtype)) & unsigned.dtype.type(1)
-    return np.where((length > 0) & (sign == 1), field | ~mask, field).view(x.dtype)
+        return shifted & mask
+    last = np.maximum(length.astype(_I64) - 1, 0).astype(unsigned)
+    negative = (length > 0) & (((shifted >> last) & unsigned(1)) == 1)
+    return np.where(negative, shifted | ~mask, shifted & mask).view(x.dtype)
 
 
 def insert_bits(a: Value, b: Value, start: Value, length: Value) -> Value:
@@ -241,9 +244,33 @@ def fma64(a: Value, b: Value, c: Value) -> Value:
     return np.where(np.isfinite(exact), exact, total)
 
 
-def fma16(a: Value, b: Value, c: Value) -> Value:
-    """a * b + c of float16, rounded once."""
-    return (a.astype(_F64) * b.astype(_F64) + c.astype(_F64)).astype(np.float16)
+def add_to_odd(a: Value, b: Value) -> Value:
+    """a + b of float64 rounded to odd: rounding it again, to 51 bits or fewer and in any direction,
+    is as good as one rounding (Boldo and Melquiond 2008)."""
+    total = a + b
+    return to_odd(total, _sum_error(a, b, total))
+
+
+def add_directed(a: Value, b: Value, ty: str, mode: str) -> Value:
+    """a + b of float64, rounded once to ``ty`` (f32, f64): rz, rm (down) or rp (up)."""
+    total = a + b
+    if mode == "rm":  # a zero sum is negative, but for 0 + 0 (IEEE 754, 6.3)
+        positive = (a == 0) & (b == 0) & ~np.signbit(a) & ~np.signbit(b)
+        total = np.where((total == 0) & ~positive, _F64(-0.0), total)
+    error = _sum_error(a, b, total)
+    if ty == "f32":
+        return narrow(to_odd(total, error), _F32, mode)
+    towards = {"rz": np.copysign(0.0, total), "rm": -np.inf, "rp": np.inf}[mode]
+    inward = np.nextafter(total, towards)
+    moves = np.isfinite(total) & (error != 0) & ((error > 0) == (inward > total))
+    return np.where(moves, inward, total)
+
+
+def divide_approx(a: Value, b: Value) -> Value:
+    """div.approx.f32 = a * (1 / b): the reciprocal of 2^126 < |b| < 2^128 counts as zero (ISA
+    9.7.3.8), so the quotient is a zero of its sign, or NaN for an infinite a."""
+    large = np.isfinite(b) & (np.abs(b) > _F32(2.0**126))
+    return np.where(large, a * np.copysign(_F32(0), b), a / b)
 
 
 def _split(x: Value) -> tuple[Value, Value]:
@@ -284,8 +311,8 @@ def rounded_integer(x: Value, mode: str) -> Value:
 
 
 def float_to_int(x: Value, dtype: str, mode: str) -> Value:
-    """Rounded and clamped to the range of ``dtype``; NaN gives 0 for 8 to 32 bits, and the
-    smallest number (signed) or all ones (unsigned) for 64, as GPUs do."""
+    """Rounded and clamped to the range of ``dtype``. NaN gives 0, but where float64 or 64 bits are
+    involved the highest bit alone (ISA 9.7.9.22, cvt)."""
     kind = np.dtype(dtype)
     info = np.iinfo(kind)
     whole = rounded_integer(x.astype(_F64), mode)
@@ -293,9 +320,9 @@ def float_to_int(x: Value, dtype: str, mode: str) -> Value:
     out = np.clip(np.nan_to_num(whole, nan=0.0), float(info.min), np.nextafter(top, 0))
     result = out.astype(kind)
     result = np.where(whole >= top, kind.type(info.max), result)
-    if kind.itemsize == 8:
-        lost = info.min if kind.kind == "i" else info.max
-        result = np.where(np.isnan(whole), kind.type(lost), result)
+    if kind.itemsize == 8 or x.dtype == _F64:
+        highest = info.min if kind.kind == "i" else (info.max >> 1) + 1
+        result = np.where(np.isnan(whole), kind.type(highest), result)
     return result
 
 
@@ -318,6 +345,12 @@ def narrow(x: Value, dtype: type, mode: str) -> Value:
     return np.where(np.abs(back) > np.abs(exact), np.where(out > 0, down, up), out)
 
 
+def to_f16(x: Value, mode: str = "rn") -> Value:
+    """float16 of float32 or float64 values. A NaN becomes 0x7FFF: the ISA leaves its bits open, and
+    this is what GPUs give."""
+    return np.where(np.isnan(x), _NAN16, narrow(x, np.float16, mode))
+
+
 def from_bf16(x: Value) -> Value:
     """float32 of the bits of a bfloat16 in uint16."""
     return (x.astype(_U32) << _U32(16)).view(_F32)
@@ -326,7 +359,7 @@ def from_bf16(x: Value) -> Value:
 def to_bf16(x: Value, mode: str = "rn") -> Value:
     """The bits of the bfloat16, in uint16, of float32 or float64 values."""
     if x.dtype == _F64:
-        narrowed = x.astype(_F32)
+        narrowed = narrow(x, _F32, mode)
         x = to_odd32(narrowed, x - narrowed.astype(_F64)) if mode == "rn" else narrowed
     bits = x.view(_U32)
     add = _U32(0x7FFF) + ((bits >> _U32(16)) & _U32(1)) if mode == "rn" else _U32(0)

@@ -13,8 +13,10 @@ from kernelproof.emulate.emitter import DTYPES, Emitter
 from kernelproof.emulate.lower import Block, Flat, flatten, is_barrier
 from kernelproof.emulate.memory.access import Access
 from kernelproof.emulate.memory.layout import GLOBAL_BASE, RED_ZONE, Region, place
+from kernelproof.emulate.overflow import index_products
 from kernelproof.emulate.ptx import Instruction, Module, Variable
 from kernelproof.emulate.semantics import emit
+from kernelproof.emulate.semantics.arithmetic import watch_product
 
 
 @dataclasses.dataclass
@@ -68,6 +70,7 @@ class _Builder:
         self.first_operations: list[int] = []
         self.env: dict[str, Any] = {"np": np, "N": numeric}
         self.addresses: dict[str, int] = dict(flat.params)
+        self.products = index_products(flat.blocks)
         self._place()
 
     def _place(self) -> None:
@@ -164,6 +167,8 @@ class _Builder:
             e.instruction = instructions[0]
         self.first_operations.append(e.operation() if instructions else -1)
         for instruction in block.code:
+            if id(instruction) in self.products:
+                watch_product(e, instruction)
             emit(e, instruction)
         e.guard = "None"
         end = block.end

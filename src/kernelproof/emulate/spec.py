@@ -25,7 +25,7 @@ DTYPES = {
     "u8": np.uint8,
 }  # fmt: skip
 _LAUNCH = re.compile(r"^(?P<name>.+?)\s*<<<(?P<sizes>.*?)>>>\s*\((?P<args>.*)\)$", re.DOTALL)
-_BUFFER = re.compile(r"^(out\s+)?(\w+)\[([^\]]*)\]\s*(?:=\s*(\w+))?$")
+_BUFFER = re.compile(r"^(out\s+)?(\w+)\[([^\]]*)\]\s*(?:=\s*([\w.+-]+))?$")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """A CUDA device that is not there: candidates run unchanged on CPU tensors, launches are emulated.
 
 Inside `standing_in` torch answers as if the CPU tensors were on a GPU of compute capability 8.0,
-and `kernelproof.cuda.Kernel` hands its launches to the emulator. Memory from `torch.empty` and its
-like is filled with a pattern by which reads of unwritten elements are known.
+and `kernelproof.cuda.Kernel` and Triton's kernels hand their launches to the emulator. Memory from
+`torch.empty` and its like is filled with a pattern by which reads of unwritten elements are known.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 from kernelproof import cuda
 from kernelproof.emulate.api import Loaded, Result, Sizes, load
 from kernelproof.emulate.image import Buffer
+from kernelproof.emulate.triton_jit import taking_triton
 from kernelproof.errors import UnsupportedError
 
 CAPABILITY = (8, 0)
@@ -56,6 +57,22 @@ class Recorder:
             self._loaded[key] = load(source, name, options)
         given = [self._buffer(arg) for arg in args]
         self.results.append(self._loaded[key].launch(grid, block, given, shared=shared))
+
+    def launch_triton(
+        self, ptx: str, name: str, args: dict[str, Any], grid: tuple[int, ...], block: int,
+        shared: int,
+    ) -> None:  # fmt: skip
+        """Run one launch of a kernel that Triton has compiled."""
+        key = (ptx, name, ())
+        if key not in self._loaded:
+            kernel = load(ptx, name)
+            kernel.parameters = list(args)
+            self._loaded[key] = kernel
+        kernel = self._loaded[key]
+        given = [self._buffer(arg) for arg in args.values()]
+        # The last parameters are scratch memory that few kernels ask for.
+        given += [None] * (len(kernel.program().params) - len(given))
+        self.results.append(kernel.launch(grid, block, given, shared=shared))
 
     def taken(self) -> list[Result]:
         """The results so far, which are forgotten."""
@@ -144,5 +161,6 @@ def standing_in(recorder: Recorder) -> Iterator[None]:
         for name, answer in answers.items():
             stack.enter_context(mock.patch.object(torch.cuda, name, answer))
         stack.enter_context(cuda.taking_launches(recorder.launch))
+        stack.enter_context(taking_triton(recorder.launch_triton))
         stack.enter_context(_Device(recorder))
         yield

@@ -35,6 +35,7 @@ from kernelproof.worker import wire
 from kernelproof.worker.inputs import Placed
 from kernelproof.worker.profiling import profiled
 from kernelproof.worker.sampling import Sampler
+from kernelproof.worker.streams import call_on_side_stream
 from kernelproof.worker.tripwires import Tripwires
 
 
@@ -46,7 +47,7 @@ def serve(sock: socket.socket) -> None:
             request, buffers = wire.receive(sock)
         except wire.Closed:
             return
-        payload = pickle.loads(bytes(buffers[0])) if buffers else None
+        payload = pickle.loads(buffers[0]) if buffers else None
         out: list[bytes | memoryview] = []
         try:
             answer: Any = {"answer": wire.encode(host.handle(request, payload), out)}
@@ -107,7 +108,7 @@ class Host:
         imported = time.perf_counter() - started
         factory = _factory(self.source, request["attr"], self.path)
         args, kwargs, seed, state = payload
-        torch.manual_seed(seed)
+        _seed(seed, self.device)
         if request.get("emulated") and self.recorder is None:
             from kernelproof.emulate.standin import Recorder
 
@@ -130,10 +131,14 @@ class Host:
         inputs, seed = payload
         for index in range(int(request["repeats"])):
             placed = Placed(inputs, self.device)
-            torch.manual_seed(seed)
+            _seed(seed, self.device)
             poison = _poisoned_memory() if request["poison"] and index == 0 else _plain()
             with torch.no_grad(), poison, self._launches():
-                output = self.module(*placed.given)
+                # The third call, which is compared with the second, is on a stream of its own.
+                if index == 2 and self.device != "cpu":
+                    output = call_on_side_stream(self.module, placed.given)
+                else:
+                    output = self.module(*placed.given)
                 _synchronize(self.device)
             leaves = list(_leaves(output))
             runs.append(
@@ -289,7 +294,9 @@ def _poisoned_memory() -> Iterator[None]:
 
     before = torch.are_deterministic_algorithms_enabled()
     warn = torch.is_deterministic_algorithms_warn_only_enabled()
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    # Not use_deterministic_algorithms: that imports all of inductor, a second for each worker.
+    switch = torch._C._set_deterministic_algorithms
+    switch(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
     try:
         with warnings.catch_warnings():
@@ -297,7 +304,7 @@ def _poisoned_memory() -> Iterator[None]:
             warnings.simplefilter("ignore")
             yield
     finally:
-        torch.use_deterministic_algorithms(before, warn_only=warn)
+        switch(before, warn_only=warn)
 
 
 def _emulated(recorder: Any) -> dict[str, Any] | None:
@@ -315,6 +322,15 @@ def _emulated(recorder: Any) -> dict[str, Any] | None:
 @contextlib.contextmanager
 def _plain() -> Iterator[None]:
     yield
+
+
+def _seed(seed: int, device: str) -> None:
+    """Without the stack trace that `torch.manual_seed` records for a GPU that is not there."""
+    import torch
+
+    torch.default_generator.manual_seed(seed)
+    if device != "cpu":
+        torch.cuda.manual_seed_all(seed)
 
 
 def _synchronize(device: str) -> None:
@@ -335,6 +351,9 @@ def _described(error: BaseException, path: str) -> dict[str, Any]:
         status = CompileError.status
         message = f"{Path(error.filename or path).name}:{error.lineno}: {error.msg}"
         detail = (error.text or "").rstrip()
+    elif isinstance(error, PermissionError):
+        message += ". A candidate may read its own folder and what is installed, and write to "
+        message += "tempfile.gettempdir(); see docs/trust.md"
     elif isinstance(error, SystemExit):
         message = f"the candidate called sys.exit({error.code!r})"
     if not detail and not isinstance(error, CandidateError):

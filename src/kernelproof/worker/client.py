@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import dataclasses
 import json
-import os
 import pickle
+import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import threading
-from pathlib import Path
+import time
 from typing import Any
 
 from kernelproof import openmp
@@ -26,12 +28,15 @@ from kernelproof.errors import (
     UnsupportedError,
 )
 from kernelproof.worker import wire
+from kernelproof.worker.limits import Confinement
 
 _BOOT = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[2]); "
     "from kernelproof.worker.server import main; main(int(sys.argv[1]))"
 )
-_LOG_LIMIT = 200_000  # characters of a worker's own output that the parent reads
+# Killing takes long where a process is inside a driver; the supervisor gives up before this.
+_REPORT_SECONDS = 60.0
+_GRACE = 0.5  # seconds in which a process that hung up may end by itself
 
 _ERRORS: dict[str, type[CandidateError]] = {
     "compile_error": CompileError,
@@ -51,6 +56,8 @@ class _Server:
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             env=openmp.users_environment(),
+            # An interrupt at the terminal is for the parent, whose end is the server's.
+            start_new_session=True,
         )
         theirs.close()
         self.control = ours
@@ -65,20 +72,22 @@ class _Server:
                 raise KernelproofError("the worker server did not start") from error
             self.ready = True
 
-    def fork(self, sock: socket.socket) -> tuple[int, str]:
+    def fork(
+        self, sock: socket.socket, channel: socket.socket, confinement: Confinement | None
+    ) -> int:
+        """Start a worker and its supervisor; returns the process id of the latter."""
         with self.lock:
             self._wait_ready()
-            wire.send(self.control, {"do": "fork"})
-            socket.send_fds(self.control, [b"f"], [sock.fileno()])
+            described = None if confinement is None else dataclasses.asdict(confinement)
+            wire.send(self.control, {"do": "fork", "confinement": described})
+            socket.send_fds(self.control, [b"f"], [sock.fileno(), channel.fileno()])
             answer, _ = wire.receive(self.control, 60.0)
-        return int(answer["pid"]), str(answer["log"])
+        return int(answer["pid"])
 
-    def wait(self, pid: int) -> int | None:
-        with self.lock:
-            wire.send(self.control, {"do": "wait", "pid": pid})
-            answer, _ = wire.receive(self.control, 60.0)
-        status = answer["exit"]
-        return None if status is None else int(status)
+    def forget(self, pid: int, orphans: bool) -> None:
+        """Supervisor ``pid`` has ended; ``orphans``: without ending what it watched over."""
+        with self.lock, contextlib.suppress(wire.Closed):
+            wire.send(self.control, {"do": "forget", "pid": pid, "orphans": orphans})
 
     def stop(self) -> None:
         self.control.close()
@@ -111,16 +120,21 @@ class Worker:
 
     Every request raises CandidateCrash when the process dies, CandidateTimeout when it does not
     answer in time (it is killed), and the candidate's own error when it reports one.
+
+    ``confinement``: limits for code that nobody trusts; None for the problem's own.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, confinement: Confinement | None = None) -> None:
         self.name = name
-        server = _get_server()
-        ours, theirs = socket.socketpair()
-        self.pid, self.log_path = server.fork(theirs)
+        ours, theirs = wire.pair()
+        self._channel, channel = socket.socketpair()
+        self._server, self._supervisor = _fork(theirs, channel, confinement)
         theirs.close()
+        channel.close()
+        started, _ = wire.receive(self._channel, 60.0)
+        self.pid, self.folder = int(started["pid"]), str(started["folder"])
         self._sock: socket.socket | None = ours
-        self._server = server
+        self._protections: tuple[str, ...] | None = None
 
     def __enter__(self) -> Worker:
         return self
@@ -132,13 +146,19 @@ class Worker:
     def alive(self) -> bool:
         return self._sock is not None
 
-    def log(self) -> str:
-        """The tail of what the worker printed."""
-        with contextlib.suppress(OSError), Path(self.log_path).open("rb") as handle:
-            size = handle.seek(0, os.SEEK_END)
-            handle.seek(max(0, size - _LOG_LIMIT))
-            return handle.read().decode(errors="replace")
-        return ""
+    def protections(self) -> tuple[str, ...]:
+        """One line for each limit that is on this worker, or that is not there to be had."""
+        if self._protections is None:
+            if self._sock is None:
+                return ()
+            # Sent before any of the candidate's code runs.
+            try:
+                greeting, _ = wire.receive(self._sock, 60.0)
+            except (wire.Closed, TimeoutError):
+                log = self._end(_GRACE)["log"]
+                raise KernelproofError(f"a worker did not start:\n{log}") from None
+            self._protections = tuple(str(line) for line in greeting["protections"])
+        return self._protections
 
     def ask(self, do: str, *, timeout: float, payload: Any = None, **fields: Any) -> Any:
         """Send one request and return the decoded answer.
@@ -151,20 +171,20 @@ class Worker:
         """
         if self._sock is None:
             raise CandidateCrash(f"the worker of {self.name} has already ended")
+        self.protections()
         buffers = [] if payload is None else [pickle.dumps(payload, protocol=5)]
         try:
             wire.send(self._sock, {"do": do, **fields}, buffers)
-            answer, received = wire.receive(self._sock, timeout)
+            answer, received = wire.receive(self._sock, self._answering(self._sock, timeout))
         except wire.Closed:
             raise self._died(do) from None
         except TimeoutError:
-            log = self.log()
-            self.kill()
+            log = self._end(0.0)["log"]
             raise CandidateTimeout(
                 f"no answer to {do!r} within {timeout:g} s; the process was killed", log
             ) from None
         except (ValueError, KeyError, OverflowError) as error:
-            self.kill()
+            self.close()
             raise CandidateCrash(f"the worker sent nonsense in answer to {do!r}: {error}") from None
         if "error" in answer:
             kind = _ERRORS.get(str(answer.get("status")), CandidateCrash)
@@ -174,34 +194,75 @@ class Worker:
             raise told
         return wire.decode(answer["answer"], received)
 
-    def kill(self) -> None:
-        """End the process and everything in its group, at once."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
-        self.close()
+    def _answering(self, sock: socket.socket, timeout: float) -> float:
+        """Wait until something comes; returns what is left of ``timeout``.
+
+        The supervisor speaks only when all is over. Should it be killed, a process that the
+        candidate has started may still hold the worker's end of the socket.
+        """
+        started = time.monotonic()
+        poll = select.poll()
+        poll.register(sock, select.POLLIN)
+        poll.register(self._channel, select.POLLIN)
+        ready = [fd for fd, _ in poll.poll(timeout * 1000)]
+        if not ready:
+            raise TimeoutError
+        if sock.fileno() not in ready:
+            raise wire.Closed
+        return max(0.0, timeout - (time.monotonic() - started))
 
     def close(self) -> None:
-        """End the worker and remove its log."""
+        """End the worker and all that it has started, and remove its folder."""
+        if self._sock is not None:
+            self._end(0.0)
+
+    def _end(self, grace: float) -> dict[str, Any]:
+        """Let the supervisor end everything within ``grace`` seconds; returns its report."""
+        report: dict[str, Any] = {"exit": None, "reason": "", "left": 0, "others": 0, "log": ""}
         if self._sock is not None:
             self._sock.close()
             self._sock = None
-            with contextlib.suppress(wire.Closed, TimeoutError, OSError):
-                self._server.wait(self.pid)
-            with contextlib.suppress(OSError):
-                Path(self.log_path).unlink()
+            # Where the worker has ended by itself, the report is already under way.
+            with contextlib.suppress(wire.Closed):
+                wire.send(self._channel, {"grace": grace})
+            told = False
+            with contextlib.suppress(wire.Closed, TimeoutError):
+                report, _ = wire.receive(self._channel, _REPORT_SECONDS)
+                told = True
+            self._channel.close()
+            self._server.forget(self._supervisor, orphans=not told)
+            if not told:
+                shutil.rmtree(self.folder, ignore_errors=True)
+        return report
 
     def _died(self, do: str) -> CandidateCrash:
-        log = self.log()
-        status: int | None = None
-        with contextlib.suppress(wire.Closed, TimeoutError, OSError):
-            status = self._server.wait(self.pid)
-        if self._sock is not None:
-            self._sock.close()
-            self._sock = None
-        with contextlib.suppress(OSError):
-            Path(self.log_path).unlink()
-        if status is not None and status < 0:
-            how = f"was killed by signal {-status} ({signal.Signals(-status).name})"
+        report = self._end(_GRACE)
+        status = report["exit"]
+        if report["reason"]:
+            how = f"was killed: {report['reason']},"
+        elif status is not None and status < 0:
+            how = f"was killed by signal {-status} ({_signal_name(-status)})"
         else:
             how = f"ended with exit status {status}"
-        return CandidateCrash(f"the candidate's process {how} during {do!r}", log)
+        return CandidateCrash(f"the candidate's process {how} during {do!r}", str(report["log"]))
+
+
+def _fork(
+    sock: socket.socket, channel: socket.socket, confinement: Confinement | None
+) -> tuple[_Server, int]:
+    server = _get_server()
+    try:
+        return server, server.fork(sock, channel, confinement)
+    except (wire.Closed, TimeoutError):
+        # It was there and is no longer: something has killed it. A new one does as well.
+        server.process.kill()
+        server.process.wait()
+        server = _get_server()
+        return server, server.fork(sock, channel, confinement)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "a real-time signal"

@@ -2,7 +2,8 @@
 
 A worker that starts from scratch pays 1.5 s for importing torch; a forked one is there in
 milliseconds and still has nothing of the parent's memory. The server itself runs no candidate
-code, touches no CUDA (a CUDA context does not survive a fork) and opens no thread pool.
+code, touches no CUDA (a CUDA context does not survive a fork) and opens no thread pool. Each worker
+has a supervisor of its own (see `supervisor`), which is what the server forks.
 """
 
 from __future__ import annotations
@@ -11,84 +12,54 @@ import contextlib
 import os
 import signal
 import socket
-import sys
-import tempfile
-import traceback
-from typing import Any
 
-from kernelproof.worker import wire
+from kernelproof.worker import processes, wire
 
 
 def main(fd: int) -> None:
-    """Serve on the socket ``fd`` until it closes; then end every worker."""
+    """Serve on the socket ``fd`` until it closes."""
     control = socket.socket(fileno=fd)
     import torch  # noqa: F401  the point of this process
 
-    children: set[int] = set()
-    # The parent may end at any time; that is this process's end too, and no error.
+    # Should a supervisor be killed, what it watched over comes to this process.
+    processes.adopt_orphans()
+    # Ended children are reaped by the kernel: what they have to say, they say to the parent.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    supervisors: set[int] = set()
+    # The parent may end at any time; that is this process's end too, and no error. Supervisors
+    # notice it by themselves.
     with contextlib.suppress(wire.Closed):
         wire.send(control, {"ready": os.getpid()})
         while True:
             request, _ = wire.receive(control)
             if request["do"] == "fork":
-                wire.send(control, _fork(control, children))
-            elif request["do"] == "wait":
-                wire.send(control, {"exit": _reap(int(request["pid"]), children)})
-    for pid in children:
-        _kill_group(pid)
+                wire.send(control, {"pid": _fork(control, request["confinement"], supervisors)})
+            elif request["do"] == "forget":
+                supervisors.discard(int(request["pid"]))
+                if request["orphans"]:
+                    _kill_orphans(supervisors)
     os._exit(0)
 
 
-def _fork(control: socket.socket, children: set[int]) -> Any:
-    """Fork a worker on the socket that arrives with the next message."""
-    _, fds, _, _ = socket.recv_fds(control, 1, 1)
-    log_fd, log_path = tempfile.mkstemp(prefix="kernelproof-worker-", suffix=".log")
+def _fork(control: socket.socket, confinement: object, supervisors: set[int]) -> int:
+    """Fork a supervisor with the two sockets that arrive with the next message."""
+    _, fds, _, _ = socket.recv_fds(control, 1, 2)
     pid = os.fork()
     if pid == 0:
-        try:
-            os.setsid()
-            control.close()
-            os.dup2(log_fd, 1)
-            os.dup2(log_fd, 2)
-            os.close(log_fd)
-            null = os.open(os.devnull, os.O_RDONLY)
-            os.dup2(null, 0)
-            from kernelproof.worker.child import serve
+        control.close()
+        from kernelproof.worker import supervisor
 
-            serve(socket.socket(fileno=fds[0]))
-        except BaseException:
-            traceback.print_exc()
-            sys.stderr.flush()
-            os._exit(70)
-        os._exit(0)
-    os.close(fds[0])
-    os.close(log_fd)
-    children.add(pid)
-    return {"pid": pid, "log": log_path}
+        supervisor.main(fds[0], fds[1], confinement)  # type: ignore[arg-type]
+    for fd in fds:
+        os.close(fd)
+    supervisors.add(pid)
+    return pid
 
 
-def _reap(pid: int, children: set[int]) -> int | None:
-    """Kill what is left of worker ``pid`` and return its exit status (negative: the signal)."""
-    if pid not in children:
-        return None
-    # It may still be on its way out: give it a moment, so that its own status is seen.
-    deadline_steps = 50
-    status = 0
-    for _ in range(deadline_steps):
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            break
-        signal.sigtimedwait([signal.SIGCHLD], 0.01)
-    else:
-        _kill_group(pid)
-        _, status = os.waitpid(pid, 0)
-    _kill_group(pid)
-    children.discard(pid)
-    return os.waitstatus_to_exitcode(status)
-
-
-def _kill_group(pid: int) -> None:
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        return
+def _kill_orphans(supervisors: set[int]) -> None:
+    """End children that are no supervisors."""
+    below = processes.descendants(os.getpid())
+    watched = {pid for root in supervisors for pid in (root, *processes.descendants(root))}
+    for pid, started in below.items():
+        if pid not in watched:
+            processes.kill(pid, started)

@@ -9,8 +9,8 @@ EXPECT = "pass"
 SOURCE = r"""
 extern "C" __global__ void down(const float* hidden, const float* w_down, float* partial,
                                 int tokens, int model, int rank) {
-  const int r = blockIdx.x * blockDim.x + threadIdx.x;
-  const int splits = gridDim.z, token = blockIdx.y, split = blockIdx.z;
+  const int r = blockIdx.y * blockDim.x + threadIdx.x;
+  const int splits = gridDim.z, token = blockIdx.x, split = blockIdx.z;
   if (r >= rank) return;
   const int length = (model + splits - 1) / splits;
   const int first = split * length, last = min(model, first + length);  // may be empty
@@ -58,7 +58,8 @@ class ModelNew(nn.Module):
         if out.numel() == 0:
             return out
         partial = hidden.new_empty(SPLITS, tokens, rank)
-        grid = (-(-rank // 64), tokens, SPLITS)
+        # Tokens along x: the other axes end at 65,535 blocks.
+        grid = (tokens, -(-rank // 64), SPLITS)
         down(hidden, w_down, partial, tokens, model, rank, grid=grid, block=64)
         up(
             partial, w_up_k, w_up_v, out, tokens, SPLITS, rank, columns,

@@ -60,11 +60,11 @@ class History:
             with contextlib.suppress(CandidateError):
                 more = [flatten(result["output"]) for result in again()]
                 outputs = [*outputs, *([leaf for _, leaf in leaves] for leaves in more)]
-        words = self._words(inputs, truths, outputs)
+        words = self._words(inputs, _on_cpu(truths), outputs)
         return run.model_copy(update={"message": f"{run.message}. {words}"}) if words else run
 
     def _keep(self, name: str, inputs: Any, truths: Sequence[Any]) -> None:
-        kept = list(truths) if _size(truths) <= _KEPT_BYTES else []
+        kept = _on_cpu(truths) if _size(truths) <= _KEPT_BYTES else []
         past = _Past(name, kept, _largest(inputs))
         self._first = self._first or past
         self._past = [*self._past, past][-_KEPT:]
@@ -113,6 +113,11 @@ def fingerprint(leaves: Sequence[tuple[str, Any]]) -> str:
     for tensor in tensors:
         digest.update(ctypes.string_at(tensor.data_ptr(), tensor.numel() * tensor.element_size()))
     return digest.hexdigest()[:32] if tensors else ""
+
+
+def _on_cpu(leaves: Sequence[Any]) -> list[Any]:
+    """As the candidate's outputs come."""
+    return [x.cpu() if isinstance(x, torch.Tensor) else x for x in leaves]
 
 
 def _repeats(outputs: Sequence[Sequence[Any]], truths: Sequence[Any]) -> str:

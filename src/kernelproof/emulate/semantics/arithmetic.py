@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from kernelproof.emulate.emitter import Emitter
 from kernelproof.emulate.ptx import WIDTHS, Instruction
 from kernelproof.emulate.semantics.table import rule
@@ -29,6 +31,23 @@ def sources(e: Emitter, i: Instruction, ty: str, first: int = 1) -> list[str]:
     return names
 
 
+def directed(i: Instruction) -> str:
+    """rz, rm or rp where the instruction asks for one of these, else nothing."""
+    return next((mode for mode in ("rz", "rm", "rp") if mode in i.op), "")
+
+
+def nearest_or_directed(e: Emitter, i: Instruction, ty: str, formula: str, *operands: str) -> str:
+    """``formula`` rounded as the instruction says. One product, quotient or root of float32 is
+    never so near to a float32 that its float64 hides on which side of it it lies."""
+    mode = directed(i)
+    if not mode:
+        return formula.format(*operands)
+    if ty == "f64":
+        raise e.unsupported(f"only .rn is emulated for {i.op[0]}.f64")
+    wide = formula.format(*(f"{name}.astype('f8')" for name in operands))
+    return f"N.narrow({wide}, np.float32, '{mode}')"
+
+
 def half(e: Emitter, i: Instruction, ty: str, formula: str) -> None:
     """An instruction on float16 or bfloat16, single or in pairs. ``formula`` is written with
     {0}, {1}, {2} for float64 operands: one rounding, at the end."""
@@ -50,7 +69,7 @@ def half(e: Emitter, i: Instruction, ty: str, formula: str) -> None:
         out = f"N.maximum({out}, np.float64(0), True)"
     if "sat" in i.op:
         out = f"N.saturate({out})"
-    out = f"N.to_bf16({out})" if ty.startswith("bf16") else f"({out}).astype('f2')"
+    out = f"N.to_bf16({out})" if ty.startswith("bf16") else f"N.to_f16({out})"
     if ty in PACKED:
         e.write(i.operands[0], f"N.packed({out}, {scalar})", "b32")
     else:
@@ -58,7 +77,8 @@ def half(e: Emitter, i: Instruction, ty: str, formula: str) -> None:
 
 
 _HALF = {
-    "add": "{0} + {1}", "sub": "{0} - {1}", "mul": "{0} * {1}", "fma": "{0} * {1} + {2}",
+    "add": "N.add_to_odd({0}, {1})", "sub": "N.add_to_odd({0}, -{1})", "mul": "{0} * {1}",
+    "fma": "N.add_to_odd({0} * {1}, {2})",
     "neg": "-{0}", "abs": "np.abs({0})", "min": "N.minimum({0}, {1}, %s)",
     "max": "N.maximum({0}, {1}, %s)", "ex2": "np.exp2({0})", "tanh": "np.tanh({0})",
 }  # fmt: skip
@@ -81,10 +101,10 @@ def add(e: Emitter, i: Instruction) -> None:
         return _carry(e, i, a, b, ty, None)
     if "sat" in i.op and ty == "s32":
         return e.write(i.operands[0], f"N.saturated_add({a}, {b}, {sign}1)", ty)
-    if ty == "f32" and any(mode in i.op for mode in ("rz", "rm", "rp")):
-        mode = next(m for m in ("rz", "rm", "rp") if m in i.op)
-        exact = f"{a}.astype('f8') {sign} {b}"
-        return finish(e, i, f"N.narrow({exact}, np.float32, '{mode}')", ty)
+    mode = directed(i)
+    if mode:
+        exact = f"{a}.astype('f8'), {sign}{b}.astype('f8')"
+        return finish(e, i, f"N.add_directed({exact}, '{ty}', '{mode}')", ty)
     return finish(e, i, f"{a} {sign} {b}", ty)
 
 
@@ -123,11 +143,7 @@ def multiply(e: Emitter, i: Instruction) -> None:
         if ty not in ("f32", "f64"):
             return _half_rule(e, i, ty)
         a, b = sources(e, i, ty)
-        mode = next((m for m in ("rz", "rm", "rp") if m in i.op), "")
-        if ty == "f32" and mode:
-            exact = f"{a}.astype('f8') * {b}"
-            return finish(e, i, f"N.narrow({exact}, np.float32, '{mode}')", ty)
-        return finish(e, i, f"{a} * {b}", ty)
+        return finish(e, i, nearest_or_directed(e, i, ty, "{0} * {1}", a, b), ty)
     a, b = e.read(i.operands[1], ty), e.read(i.operands[2], ty)
     out, result = f"{a} * {b}", ty
     if "wide" in i.op:
@@ -164,10 +180,12 @@ def fused(e: Emitter, i: Instruction) -> None:
     if ty not in ("f32", "f64"):
         return _half_rule(e, i, ty)
     a, b, c = sources(e, i, ty)
-    mode = next((m for m in ("rz", "rm", "rp") if m in i.op), "")
-    if mode and ty == "f32":
-        exact = f"{a}.astype('f8') * {b} + {c}"
-        return finish(e, i, f"N.narrow({exact}, np.float32, '{mode}')", ty)
+    mode = directed(i)
+    if mode and ty == "f64":
+        raise e.unsupported("only .rn is emulated for fma.f64")
+    if mode:
+        exact = f"{a}.astype('f8') * {b}, {c}.astype('f8')"
+        return finish(e, i, f"N.add_directed({exact}, 'f32', '{mode}')", ty)
     return finish(e, i, f"N.fma{ty[1:]}({a}, {b}, {c})", ty)
 
 
@@ -175,8 +193,10 @@ def fused(e: Emitter, i: Instruction) -> None:
 def divide(e: Emitter, i: Instruction) -> None:
     ty = i.op[-1]
     a, b = sources(e, i, ty)
+    if ty == "f32" and "approx" in i.op:
+        return finish(e, i, f"N.divide_approx({a}, {b})", ty)
     if ty in ("f32", "f64"):
-        return finish(e, i, f"{a} / {b}", ty)
+        return finish(e, i, nearest_or_directed(e, i, ty, "{0} / {1}", a, b), ty)
     name = "divide" if i.op[0] == "div" else "remainder"
     return e.write(i.operands[0], f"N.{name}({a}, {b})", ty)
 
@@ -221,7 +241,7 @@ def unary(e: Emitter, i: Instruction) -> None:
     if i.op[0] == "rsqrt" and ty == "f32":
         a = e.let(f"{a}.astype('f8')")
     one = e.constant(1.0, "f4" if ty == "f32" else "f8")
-    out = _UNARY[i.op[0]].format(a, one)
+    out = nearest_or_directed(e, i, ty, _UNARY[i.op[0]], a, one)
     return finish(e, i, f"({out}).astype('{'f4' if ty == 'f32' else 'f8'}')", ty)
 
 
@@ -267,7 +287,7 @@ def complement(e: Emitter, i: Instruction) -> None:
 def shift(e: Emitter, i: Instruction) -> None:
     ty, amount = i.op[-1], i.operands[2]
     a = e.read(i.operands[1], ty)
-    if amount.isdigit() and int(amount) < 8 * WIDTHS[ty]:
+    if re.fullmatch(r"0x[0-9a-fA-F]+|\d+", amount) and int(amount, 0) < 8 * WIDTHS[ty]:
         sign = "<<" if i.op[0] == "shl" else ">>"
         return e.write(i.operands[0], f"{a} {sign} {e.read(amount, ty)}", ty)
     name = "shift_left" if i.op[0] == "shl" else "shift_right"
@@ -346,3 +366,19 @@ def dot_product(e: Emitter, i: Instruction) -> None:
     if i.op[0] == "dp2a":
         return e.write(i.operands[0], f"N.dot2({a}, {b}, {c}, {signs}, {'hi' in i.op})", "b32")
     return e.write(i.operands[0], f"N.dot4({a}, {b}, {c}, {signs})", "b32")
+
+
+def watch_product(e: Emitter, i: Instruction) -> None:
+    """Before a 32-bit product that becomes an index: report where it leaves 32 bits."""
+    e.instruction = i
+    e.guard = "None"
+    if i.guard:
+        e.guard = e.read(f"!{i.guard}" if i.negated else i.guard, "pred")
+    a = e.read(i.operands[1], "s32")
+    if i.op[0] == "shl":
+        exact = f"{a}.astype('i8') << np.minimum({e.read(i.operands[2], 'u32')}, 32).astype('i8')"
+    else:
+        exact = f"{a}.astype('i8') * {e.read(i.operands[2], 's32')}"
+        if i.op[0] == "mad":
+            exact += f" + {e.read(i.operands[3], 's32')}"
+    e.line(f"S.index_overflow({e.operation()}, {exact}, A, {e.guard})")

@@ -99,6 +99,8 @@ def _to_float(x: str, to: str, source: str, mode: str, rounding: str) -> str:
         return f"N.to_bf16({x}, '{rounding}')"
     if source == "bf16" and to == "f32":
         return x
+    if to == "f16" and source in ("f32", "f64"):
+        return f"N.to_f16({x}, '{'rn' if mode else rounding}')"
     order = ("f16", "f32", "f64")
     widens = source in order and order.index(source) <= order.index(to)
     if rounding == "rn" or mode or widens:
@@ -117,10 +119,8 @@ def _pack(e: Emitter, i: Instruction, to: str) -> None:
             x = e.let(f"N.maximum({x}, np.float32(0), True)")
         if to == "bf16x2":
             parts.append(f"N.to_bf16({x}, '{rounding}')")
-        elif rounding == "rz":
-            parts.append(f"N.narrow({x}, np.float16, 'rz').view('u2')")
         else:
-            parts.append(f"{x}.astype('f2').view('u2')")
+            parts.append(f"N.to_f16({x}, '{rounding}').view('u2')")
     high, low = (f"{part}.astype('u4')" for part in parts)
     e.write(i.operands[0], f"({high} << np.uint32(16)) | {low}", "b32")
 

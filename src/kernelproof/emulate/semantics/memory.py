@@ -88,9 +88,9 @@ def copy(e: Emitter, i: Instruction) -> None:
     if "commit_group" in i.op:
         return e.line(f"S.copy_commit(A, {e.guard})")
     if "wait_group" in i.op or "wait_all" in i.op:
-        keep = int(i.operands[0]) if "wait_group" in i.op else -1
+        keep = int(i.operands[0], 0) if "wait_group" in i.op else -1
         return e.line(f"S.copy_wait({keep}, A, {e.guard})")
-    size = int(i.operands[2])
+    size = int(i.operands[2], 0)
     to = e.share("M", Access(e.operation(), "copy", "shared", "u1", size))
     source = e.share("M", Access(e.operation(), "load", "global", "u1", size))
     given = "None"

@@ -466,7 +466,7 @@ __global__ void __launch_bounds__(kThreads)
         if (r < padded) latent[r * Block::a_pitch + row + i] = r < rank ? block.sum[i][j] : Sum(0);
       }
   }
-  __syncthreads();
+  // No barrier here: the product below has one between its first stores and its first reads.
   const int end = min((chunk + 1) * tiles, 2 * column_tiles);
   for (int tile = chunk * tiles; tile < end; ++tile) {
     const int half = tile / column_tiles;

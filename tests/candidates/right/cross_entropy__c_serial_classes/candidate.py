@@ -9,7 +9,6 @@ import torch.nn as nn
 from kernelproof.build import c_library
 
 EXPECT = "pass"
-FINDING = "fails at 13 times in the case vocabulary: 30001 terms"
 
 cross_entropy = c_library([Path(__file__).with_name("kernel.cpp")]).cross_entropy
 cross_entropy.argtypes = [c_void_p] * 3 + [c_int64] * 2

@@ -21,7 +21,7 @@ class ModelNew(nn.Module):
         self.base = base
 
     def forward(self, q, k, positions):
-        turned = []
+        positions, turned = positions.contiguous(), []
         for x in (q, k):
             wide, y = x.float().contiguous(), torch.empty(x.shape)
             pointers = [t.data_ptr() for t in (wide, positions, y)]

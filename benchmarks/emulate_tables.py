@@ -1,0 +1,94 @@
+"""Measures the emulator for docs/emulate.md: planted bugs, removed barriers, and times.
+
+python benchmarks/emulate_tables.py   writes results/emulator/<date>-emulate.json
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "tests" / "emulate"), str(ROOT / "benchmarks")]
+
+import emulate_corpus as corpus  # noqa: E402
+import emulate_mutations  # noqa: E402
+
+from kernelproof.pipeline import Options, judge  # noqa: E402
+
+
+def clean() -> list[dict[str, Any]]:
+    found = []
+    for kernel in corpus.CLEAN:
+        corpus.run(kernel, corpus.text(kernel))  # compiles
+        result, _ = corpus.run(kernel, corpus.text(kernel))
+        found.append(
+            {
+                "kernel": kernel,
+                "findings": [str(f) for f in result.findings],
+                "steps": result.steps,
+                "seconds": result.seconds,
+            }
+        )
+    return found
+
+
+def bugs() -> list[dict[str, Any]]:
+    found = []
+    for bug in corpus.BUGS:
+        source, lines = corpus.planted(bug)
+        result, _ = corpus.run(bug.kernel, source)
+        hits = [f for f in result.errors if f.kind == bug.kind]
+        there = [f for f in hits if f.line in lines or f.other_line in lines]
+        found.append(
+            {
+                "kernel": bug.kernel,
+                "kind": bug.kind,
+                "found": bool(hits),
+                "line": bool(there),
+                "message": str((there or hits or [""])[0]),
+            }
+        )
+    return found
+
+
+def founding() -> list[dict[str, Any]]:
+    """Processor time and wall time of an emulated check of the founding case, worker included."""
+    found = []
+    for name in ("gated_recurrence", "int8_attention", "mla_kv"):
+        options = Options(device="cpu", seeds=1, seed=1, cases=("founding",), level="quick")
+        judge(name, "cuda", options=options)
+        started = time.perf_counter()
+        record = judge(name, "cuda", options=options)
+        found.append(
+            {
+                "problem": name,
+                "status": record.status,
+                "wall": time.perf_counter() - started,
+                "check": record.verdict.seconds,
+            }
+        )
+    return found
+
+
+def main() -> None:
+    day = datetime.date.today().isoformat()
+    path = ROOT / "results" / "emulator" / f"{day}-emulate.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    out = {
+        "date": day,
+        "clean": clean(),
+        "bugs": bugs(),
+        "founding": founding(),
+        "mutations": list(emulate_mutations.rows()),
+    }
+    path.write_text(json.dumps(out, indent=1) + "\n")
+    print(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Candidates for a GPU on a machine without one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC compiles the kernels")
+
+from kernelproof.cuda import Kernel
+from kernelproof.emulate.standin import Recorder, standing_in
+from kernelproof.pipeline import Options, judge
+
+TRITON = Path(__file__).parents[1] / "candidates" / "gpu"
+COPY = """
+extern "C" __global__ void copy(const float* x, float* y, int n) {
+  if (threadIdx.x < n) y[threadIdx.x] = x[threadIdx.x];
+}
+"""
+
+
+def test_torch_answers_as_if_there_were_a_gpu_and_only_inside() -> None:
+    before = torch.cuda.is_available()
+    x = torch.ones(3)
+    with standing_in(Recorder()):
+        assert x.is_cuda and torch.cuda.is_available()
+        assert torch.cuda.get_device_capability() == (8, 0)
+        assert torch.empty(2, device="cuda").device.type == "cpu"
+        assert x.to("cuda").cuda().device.type == "cpu"
+    assert not x.is_cuda
+    assert torch.cuda.is_available() == before
+
+
+def test_reading_new_memory_is_found_and_what_was_written_is_not() -> None:
+    kernel = Kernel(COPY, "copy")
+    recorder = Recorder()
+    with standing_in(recorder):
+        x = torch.empty(8)
+        y = torch.empty(8)
+        x[:5] = 1
+        kernel(x, y, 5, grid=1, block=32)
+        kernel(y, x, 5, grid=1, block=32)
+        assert not any(r.findings for r in recorder.results)
+        kernel(y, x, 8, grid=1, block=32)
+    (found,) = recorder.taken()[-1].errors
+    assert found.kind == "uninitialised" and "reads x at byte 20" in found.message
+    assert recorder.taken() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "status"), [("rms_norm__triton.py", "pass"), ("rms_norm__triton_no_mask.py", "wrong")]
+)
+def test_triton_candidates(name: str, status: str) -> None:
+    pytest.importorskip("triton", reason="compiles the candidate")
+    options = Options(device="cpu", seed=1, cases=("odd", "fp16"), level="quick")
+    record = judge("rms_norm", TRITON / name, options=options)
+    assert record.status == status, record.verdict.message
+    assert record.verdict.evidence == "emulated"
