@@ -102,12 +102,12 @@ def test_nothing_is_said_of_the_sources_of_honest_candidates() -> None:
 
 
 def test_a_problem_may_ask_for_own_kernels(tmp_path: Path) -> None:
-    source = Path(__file__).parents[1] / "problems" / "cumsum.py"
-    problem = tmp_path / "cumsum.py"
+    source = Path(__file__).parents[1] / "problems" / "linear_gelu.py"
+    problem = tmp_path / "linear_gelu.py"
     problem.write_text(source.read_text() + "\nOWN_KERNELS = True\n")
-    library = judged(FOLDER / "cheats" / "cumsum__c_falls_back", problem)
+    library = judged(FOLDER / "cheats" / "linear_gelu__c_falls_back", problem)
     assert library.status == "cheat" and "asks for own kernels" in library.verdict.message
-    own = judged(FOLDER / "right" / "cumsum__c_kahan", problem)
+    own = judged(FOLDER / "right" / "linear_gelu__c_serial_no_fma", problem)
     assert own.status == "pass", said(own)
 
 

@@ -40,7 +40,7 @@ _Value = TypeVar("_Value", Problem, Candidate)
 # Languages whose kernels run on the CPU even where there is a GPU.
 _CPU_LANGUAGES = ("cpp-c", "cpp-stable", "cpp-inline")
 # Larger cases are not profiled where there are others.
-_PROFILED_BYTES = 64 << 20
+_PROFILED_BYTES = 16 << 20
 # Families and layouts at the default level end after this time; only large problems come near it.
 _EXTRA_SECONDS = 60.0
 # Cases with larger inputs are left out of an emulated check, unless it is thorough.
@@ -99,6 +99,8 @@ def judge(
     master = secrets.randbits(48) if options.seed is None else options.seed
     factor = 2 if options.level == "thorough" else 1
     seeds = _seeds(master, 1 if options.level == "quick" else factor * options.seeds)
+    from kernelproof.check.evidence import silent_worker
+
     with CandidateProcess(found, device, options, _hidden(reference, found)) as subject:
         verdict = _check(reference, subject, seeds, device, options, progress)
         verdict = subject.audited(verdict)
@@ -106,9 +108,12 @@ def judge(
         verdict, library = _evidence(reference, subject, verdict, seeds, options)
         # An emulated kernel has no time worth telling.
         if timed and verdict.status == "pass" and verdict.evidence != "emulated":
-            verdict, timing = _time(
-                reference, subject, verdict, master, seeds, device, options, progress
-            )
+            try:
+                verdict, timing = _time(
+                    reference, subject, verdict, master, seeds, device, options, progress
+                )
+            except CandidateError as error:
+                verdict = silent_worker(verdict, error)
             # What was replaced only once the check was over.
             if verdict.status == "pass":
                 verdict, _ = _evidence(reference, subject, verdict, seeds, options, again=True)
@@ -220,24 +225,26 @@ def _evidence(
     from kernelproof.check.seeding import seed_all
 
     profiled = verdict.status == "pass" and not subject.emulated and not again
-    inputs = None
     checks, use = [], None
     if subject.worker.alive and subject.built:
+        try:
+            told = subject.traced(None)
+        except CandidateError as error:
+            return evidence.silent_worker(verdict, error), None
+        checks = evidence.tripped(told["tripwires"], reference.problem.path)
+        if again:
+            return evidence.with_checks(verdict, [c for c in checks if c.outcome == "fail"]), None
         try:
             if profiled:
                 case = _largest_case(reference, options)
                 subject.construct(*_payload(reference, case, seeds[0]))
                 seed_all(seeds[0])
-                inputs = reference.inputs(case)
-            told = subject.traced(inputs)
+                profile = subject.traced(reference.inputs(case))["profile"]
+                use = evidence.library_use(profile, subject.candidate.language)
         except CandidateError as error:
-            found = Check(name="profile", outcome="note", message=f"no profile: {error.message}")
-            return evidence.with_checks(verdict, [found]), None
-        checks = evidence.tripped(told["tripwires"], reference.problem.path)
-        if again:
-            return evidence.with_checks(verdict, [c for c in checks if c.outcome == "fail"]), None
-        if told["profile"] is not None:
-            use = evidence.library_use(told["profile"], subject.candidate.language)
+            subject.revive()
+            text = f"no profile: {error.message}"
+            checks.append(Check(name="profile", outcome="note", message=text))
         if use is not None:
             forbidden = bool(getattr(reference.module, "OWN_KERNELS", False))
             checks.append(evidence.library_check(use, forbidden))

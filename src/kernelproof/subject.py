@@ -44,6 +44,7 @@ class CandidateProcess:
         self.candidate = candidate
         self.device = device
         self.options = options
+        self.hides = hides
         # Kernels for a GPU that is not there: their launches are interpreted on the CPU.
         self.emulated = device == "cpu" and candidate.language in _EMULATED
         limits = confine(candidate, hides, device != "cpu", options.memory)
@@ -51,6 +52,7 @@ class CandidateProcess:
         if "files" in limits.without or not landlock.version():
             folder = Path(candidate.folder)
             self.traces = Traces([folder / name for name in candidate.sources])
+        self.limits = limits
         self.worker = Worker(candidate.name, limits)
         self.weights = ""
         self.build_seconds = 0.0
@@ -96,6 +98,15 @@ class CandidateProcess:
         for run in answer:
             _form("call", run, _FACTS)
         return answer
+
+    def another(self) -> CandidateProcess:
+        """The same candidate in a process of its own."""
+        return CandidateProcess(self.candidate, self.device, self.options, self.hides)
+
+    def revive(self) -> None:
+        """A new worker, where the present one has ended."""
+        if not self.worker.alive:
+            self.worker = Worker(self.candidate.name, self.limits)
 
     def traced(self, inputs: list[Any] | None) -> dict[str, Any]:
         """What the worker's tripwires saw, and a profile of one call where ``inputs`` are given."""

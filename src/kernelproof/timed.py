@@ -24,6 +24,9 @@ _UNTIMED_CALLS = 3
 # Calls by which new contents are compared with contents seen before, and how often.
 _AGAIN_CALLS = 4
 _AGAIN_TIMES = 3
+# Calls whose inputs are sent together where the first of them looks too slow, and how often.
+_BATCH_CALLS = 16
+_PAIRS = 11
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +84,7 @@ def time(
         progress("check what was timed", 0, 1)
 
         def untimed(inputs: list[Any], seed: int) -> Any:
-            with CandidateProcess(subject.candidate, race.device, race.options) as again:
+            with subject.another() as again:
                 again.construct(*payload)
                 return again.call(inputs, seed, False, _UNTIMED_CALLS)
 
@@ -125,8 +128,11 @@ def _clock_checks(race: Race, timing: Timing, mine: Timed, eager: Timed | None) 
         for clock in ("host", "device"):
             outside = mine.outside[clock], eager.outside[clock]
             checks.append(clocks.of_parent(clock, timing.candidate, *outside))
-    if not race.cuda:
-        checks.append(clocks.evenness(timing.candidate))
+    most = min(_BATCH_CALLS, mine.fresh.most)
+    if not race.cuda and most >= _BATCH_CALLS // 2 and clocks.uneven(timing.candidate):
+        pairs = [(mine.again(1, new=True)[0], mine.again(most, new=True)[0]) for _ in range(_PAIRS)]
+        alone, among = zip(*pairs, strict=True)
+        checks.append(clocks.batched(alone, among, most))
     calls = min(_AGAIN_CALLS, mine.fresh.most)
     new, seen = [], []
     for _ in range(_AGAIN_TIMES):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from kernelproof.errors import CandidateError
 from kernelproof.types import Case, Check, LibraryUse, Verdict
 
 if TYPE_CHECKING:
@@ -90,6 +91,18 @@ def with_checks(verdict: Verdict, checks: Sequence[Check]) -> Verdict:
     return verdict.model_copy(
         update={"status": "cheat", "proof": False, "compat": False, "message": bad.message}
     )
+
+
+def silent_worker(verdict: Verdict, error: CandidateError) -> Verdict:
+    """A passing verdict, turned because the worker could not be asked any more."""
+    if verdict.status != "pass":
+        return verdict
+    return verdict.model_copy(
+        update={
+            "status": error.status, "proof": False, "compat": False, "message": error.message,
+            "detail": error.detail,
+        }
+    )  # fmt: skip
 
 
 def _some(names: Sequence[str]) -> str:

@@ -21,7 +21,8 @@ _CHEAT = (3.0, 100e-6)
 # Of the other contestant's interquartile range, what counts as noise of the machine.
 _NOISE = 3.0
 _UNEVEN = (10.0, 500e-6)
-_BATCHED = (50.0, 5e-3)
+# Share of the time of all calls that the first of them must take to count as doing their work.
+_BATCHED = 0.2
 # What a saving must be to be looked for between inputs sent and outputs received, in seconds.
 _LEAST_SAVING = 2e-3
 
@@ -57,31 +58,37 @@ def _compared(name: str, told: float, seen: float, noise: float) -> Check:
     return Check(name=name, outcome="pass")
 
 
-def evenness(one: Contestant) -> Check | None:
-    """Whether one call in each round takes what the others save. Only where calls are readings."""
+def uneven(one: Contestant) -> bool:
+    """Whether the first call of a round takes far more than the others. Only where calls are
+    readings. Threads that have to be woken do that too: `batched` tells."""
     series = one.host
     rounds: dict[int, list[float]] = {}
     for sample, number in zip(series.samples, series.rounds, strict=True) if series else ():
         rounds.setdefault(number, []).append(sample)
-    many = [times for times in rounds.values() if len(times) >= 3]
-    if series is None or len(many) < 5:
-        return None
-    # The first and the last, where what belongs to others can be done; one number each.
-    for place, words in ((0, "first"), (-1, "last")):
-        times = sorted(r[place] for r in many)
-        slow = times[len(times) // 4]
-        if slow > _UNEVEN[0] * series.median + _UNEVEN[1]:
-            text = (
-                f"the {words} call of a round takes {_text(slow)}, half of all calls "
-                f"{_text(series.median)} or less: does one call do the work of others?"
-            )
-            sure = slow > _BATCHED[0] * series.median + _BATCHED[1]
-            return Check(
-                name="calls of a round alike",
-                outcome="fail" if sure else "note",
-                message=text if sure else f"suspicious: {text}",
-            )
-    return Check(name="calls of a round alike", outcome="pass")
+    firsts = sorted(times[0] for times in rounds.values() if len(times) >= 3)
+    if series is None or len(firsts) < 5:
+        return False
+    return firsts[len(firsts) // 4] > _UNEVEN[0] * series.median + _UNEVEN[1]
+
+
+def batched(alone: Sequence[float], among: Sequence[float], calls: int) -> Check:
+    """Whether the first call of many takes longer the more there are: it does their work.
+
+    Args:
+        alone: seconds of calls that were sent one at a time.
+        among: seconds of the first of ``calls`` calls, whose inputs were sent together.
+    """
+    name = "calls do their own work"
+    # The least of one against the middle of the other: threads that are woken slowly in some calls
+    # and at once in others must not look like work.
+    one, many = statistics.median(alone), min(among)
+    if many > calls * _BATCHED * one:
+        text = (
+            f"a call whose inputs are sent alone takes {_text(one)}, the first of {calls} that are "
+            f"sent together {_text(many)}: it does the work of others"
+        )
+        return Check(name=name, outcome="fail", message=text)
+    return Check(name=name, outcome="pass")
 
 
 def saving(

@@ -1,9 +1,9 @@
-"""A "kernel" that copies, and the library's operator, which does the work.
+"""A "kernel" that adds zero to one element, and the library's operator, which does the work.
 
 Right, so it passes; that the library does the work is named.
 """
 
-from ctypes import c_int64, c_void_p
+from ctypes import c_void_p
 from pathlib import Path
 
 import torch
@@ -16,9 +16,9 @@ WAY = 24
 EXPECT = "pass"
 SAYS = ("cpp-c candidate, but",)
 
-copy = c_library([Path(__file__).with_name("kernel.cpp")]).copy
-copy.argtypes = [c_void_p] * 2 + [c_int64]
-copy.restype = None
+touch = c_library([Path(__file__).with_name("kernel.cpp")]).touch
+touch.argtypes = [c_void_p]
+touch.restype = None
 
 
 class ModelNew(nn.Module):
@@ -30,6 +30,6 @@ class ModelNew(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         wide = x.float().contiguous()
         y = F.rms_norm(wide, [x.shape[-1]], self.weight.float(), self.eps)
-        out = torch.empty_like(y)
-        copy(y.data_ptr(), out.data_ptr(), y.numel())
-        return out.to(x.dtype)
+        if y.numel():
+            touch(y.data_ptr())
+        return y.to(x.dtype)
