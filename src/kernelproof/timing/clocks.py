@@ -63,11 +63,12 @@ def evenness(one: Contestant) -> Check | None:
     rounds: dict[int, list[float]] = {}
     for sample, number in zip(series.samples, series.rounds, strict=True) if series else ():
         rounds.setdefault(number, []).append(sample)
-    if series is None or len(rounds) < 5 or min(len(r) for r in rounds.values()) < 3:
+    many = [times for times in rounds.values() if len(times) >= 3]
+    if series is None or len(many) < 5:
         return None
     # The first and the last, where what belongs to others can be done; one number each.
     for place, words in ((0, "first"), (-1, "last")):
-        times = sorted(r[place] for r in rounds.values())
+        times = sorted(r[place] for r in many)
         slow = times[len(times) // 4]
         if slow > _UNEVEN[0] * series.median + _UNEVEN[1]:
             text = (

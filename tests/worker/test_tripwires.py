@@ -1,0 +1,63 @@
+"""What code did to its process; the hook of each test stays for the rest of the run."""
+
+from __future__ import annotations
+
+import gc
+import time
+from pathlib import Path
+
+import torch
+
+from kernelproof.importing import import_file
+from kernelproof.worker import sampling
+from kernelproof.worker.tripwires import Tripwires
+
+
+def test_nothing_happened(tmp_path: Path) -> None:
+    wires = Tripwires(str(tmp_path))
+    gc.get_objects()
+    assert wires.report() == {"patched": [], "seen": [], "opened": [], "threads": 0}
+
+
+def test_replaced_functions_are_named(tmp_path: Path, monkeypatch) -> None:
+    wires = Tripwires(str(tmp_path))
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: 0)
+    monkeypatch.setattr(torch.Tensor, "__eq__", lambda a, b: True)
+    monkeypatch.setattr(torch.cuda.Event, "elapsed_time", lambda a, b: 0.0)
+    monkeypatch.setattr(sampling, "Sampler", object)
+    patched = wires.report()["patched"]
+    assert [n for n in patched if not n.startswith("kernelproof.") and "__code__" not in n] == [
+        "time.perf_counter_ns",
+        "torch.Tensor.__eq__",
+        "torch.cuda.Event.elapsed_time",
+    ]
+    assert "kernelproof.worker.sampling.Sampler" in patched
+
+
+def test_replaced_code_is_named(tmp_path: Path, monkeypatch) -> None:
+    wires = Tripwires(str(tmp_path))
+
+    def other(value):
+        return 0
+
+    monkeypatch.setattr(sampling._bytes, "__code__", other.__code__)
+    assert wires.report()["patched"] == ["kernelproof.worker.sampling._bytes.__code__"]
+
+
+def test_looks_around_are_those_of_the_candidates_own_code(tmp_path: Path) -> None:
+    path = tmp_path / "candidate.py"
+    path.write_text(
+        "import gc, sys, pathlib\n"
+        "def look():\n"
+        "    gc.get_objects()\n"
+        "    sys._getframe()\n"
+        "    pathlib.Path('/proc/self/maps').read_text()\n"
+        "    pathlib.Path(__file__).read_text()\n"
+    )
+    wires = Tripwires(str(tmp_path))
+    import_file(path, "candidate").look()
+    report = wires.report()
+    assert [text.split(" ", 1)[0] for text in report["seen"]] == [
+        "candidate.py:3", "candidate.py:4", "candidate.py:5",
+    ]  # fmt: skip
+    assert report["opened"] == ["/proc/self/maps"]
