@@ -177,6 +177,9 @@ def race(
             "`// launch: ...` (see docs/emulate.md)."
         ),
     ] = None,
+    traffic: Annotated[
+        bool, typer.Option("--traffic", help="Also note bank conflicts and uncoalesced access.")
+    ] = False,
     seed: SeedOpt = None,
     json_: JsonOpt = False,
 ) -> None:
@@ -184,7 +187,7 @@ def race(
     reads, with their lines. Needs no GPU."""
     from kernelproof.emulate import commands
 
-    results = commands.race(file, launch or (), seed)
+    results = commands.race(file, launch or (), seed, traffic)
     if json_:
         _print_json(commands.as_json(file, results))
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import importlib.util
 import shutil
@@ -78,8 +79,12 @@ def _protections() -> list[Fact]:
 
     from kernelproof.worker import Worker
     from kernelproof.worker.limits import NOT_PROTECTED, confine
+    from kernelproof.worker.probe import without_for_cuda
 
-    with Worker("doctor", confine(None, (), torch.cuda.is_available())) as worker:
+    limits = confine(None, (), torch.cuda.is_available())
+    if limits.gpu:
+        limits = dataclasses.replace(limits, without=without_for_cuda())
+    with Worker("doctor", limits) as worker:
         lines = worker.protections()
     facts = []
     for line in lines:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import pickle
 import time
@@ -14,6 +15,7 @@ from kernelproof.timing import Drawn, Fresh, Picks
 from kernelproof.types import Build, Candidate, Verdict
 from kernelproof.worker import Worker, landlock
 from kernelproof.worker.limits import confine
+from kernelproof.worker.probe import without_for_cuda
 from kernelproof.worker.traces import Traces
 
 if TYPE_CHECKING:
@@ -48,6 +50,8 @@ class CandidateProcess:
         # Kernels for a GPU that is not there: their launches are interpreted on the CPU.
         self.emulated = device == "cpu" and candidate.language in _EMULATED
         limits = confine(candidate, hides, device != "cpu", options.memory)
+        if limits.gpu:
+            limits = dataclasses.replace(limits, without=without_for_cuda())
         self.traces = None
         if "files" in limits.without or not landlock.version():
             folder = Path(candidate.folder)

@@ -16,6 +16,7 @@ from kernelproof.emulate.machine import Limits, Machine
 from kernelproof.emulate.program import Program, build
 from kernelproof.emulate.ptx import Module, parse
 from kernelproof.emulate.report import Finding, Report
+from kernelproof.emulate.traffic import Traffic
 from kernelproof.errors import CompileError
 
 Sizes = int | tuple[int, ...]
@@ -69,6 +70,7 @@ class Loaded:
         constants: Mapping[str, Any] | None = None,
         seed: int | None = None,
         limits: Limits | None = None,
+        traffic: bool = False,
     ) -> Result:
         """Run the kernel and write what it wrote into the buffers.
 
@@ -81,6 +83,7 @@ class Loaded:
                 written is a finding then.
             constants: values for module variables (cudaMemcpyToSymbol).
             seed: for another order of diverged threads; None runs the smallest address first.
+            traffic: also note bank conflicts and uncoalesced access, with counts per line.
 
         Raises:
             UnsupportedError: an instruction is not emulated, or the launch is too large.
@@ -103,12 +106,15 @@ class Loaded:
             machine = Machine(
                 program, space, *sizes, shared, image.parameters, report, limits, split, seed
             )
+            machine.traffic = Traffic(report) if traffic else None
             try:
                 machine.run(together)
                 break
             except Restart as wish:
                 tracked |= {wish.track} if wish.track else set()
                 together, split = together or wish.together, split or wish.split
+        if machine.traffic is not None:
+            machine.traffic.finish()
         image.write_back(space)
         return Result(
             self.name, report.findings(), "".join(report.output), image.unwritten(space),

@@ -13,8 +13,11 @@ from kernelproof.emulate.frontend import ARCH
 from kernelproof.errors import UsageError
 
 
-def race(file: Path, launches: Sequence[str], seed: int | None = None) -> list[Result]:
-    """Run the launches of ``file``; without any, those that its comments name.
+def race(
+    file: Path, launches: Sequence[str], seed: int | None = None, traffic: bool = False
+) -> list[Result]:
+    """Run the launches of ``file``; without any, those that its comments name. ``traffic``: with
+    notes of bank conflicts and uncoalesced access.
 
     Raises:
         UsageError: no such file, or no launch.
@@ -32,7 +35,9 @@ def race(file: Path, launches: Sequence[str], seed: int | None = None) -> list[R
     for one in specs:
         kernel = load(file, one.kernel)
         results.append(
-            kernel.launch(one.grid, one.block, one.arguments(), shared=one.shared, seed=seed)
+            kernel.launch(
+                one.grid, one.block, one.arguments(), shared=one.shared, seed=seed, traffic=traffic
+            )
         )
     return results
 

@@ -15,6 +15,7 @@ from kernelproof.emulate.memory import space as shadow
 from kernelproof.emulate.memory.access import Access
 from kernelproof.emulate.memory.layout import GLOBAL_BASE, WINDOWS
 from kernelproof.emulate.memory.space import Space
+from kernelproof.emulate.traffic import Traffic
 
 Array = Any
 
@@ -34,6 +35,7 @@ class MemoryUnit(Checks):
     local_base: Array
     parameters: Array
     stored: bool  # something was stored since the scheduler last looked
+    traffic: Traffic | None = None  # counts of what warps move, where asked for
 
     # ---- addresses
 
@@ -121,6 +123,8 @@ class MemoryUnit(Checks):
 
     def reads(self, m: Access, space: Space, address: Array, index: Array, active: Active) -> None:
         """Checks and records of reads of ``m.width`` bytes at every index."""
+        if self.traffic is not None:
+            self.traffic.add(m, space.name, address, active.threads)
         if space.name != "global":
             units = space.units(index, m.width)
             self.initialised(m, space, units, address, active)
@@ -209,6 +213,8 @@ class MemoryUnit(Checks):
         put: Any, same: Any,
     ) -> None:  # fmt: skip
         """Checks, the store itself (``put``), and its records."""
+        if self.traffic is not None:
+            self.traffic.add(m, space.name, address, active.threads)
         # An atomic that changes nothing, as in a loop that waits for a lock, is no progress.
         self.stored = self.stored or m.kind != "atomic"
         if self.waiting:

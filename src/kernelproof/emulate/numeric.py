@@ -312,7 +312,7 @@ def rounded_integer(x: Value, mode: str) -> Value:
 
 def float_to_int(x: Value, dtype: str, mode: str) -> Value:
     """Rounded and clamped to the range of ``dtype``. NaN gives 0, but where float64 or 64 bits are
-    involved the highest bit alone (ISA 9.7.9.22, cvt)."""
+    involved the highest bit alone (ISA, cvt)."""
     kind = np.dtype(dtype)
     info = np.iinfo(kind)
     whole = rounded_integer(x.astype(_F64), mode)

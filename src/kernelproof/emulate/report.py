@@ -24,6 +24,8 @@ KINDS: dict[str, Severity] = {
     "index overflow": "error",
     "same value": "note",
     "early exit": "note",
+    "bank conflict": "note",
+    "uncoalesced": "note",
 }
 
 

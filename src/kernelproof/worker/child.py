@@ -80,6 +80,8 @@ class Host:
             return self.call(request, payload)
         if do == "prepare":
             return self.prepare(request, payload)
+        if do == "cuda":
+            return _start_cuda()
         if do == "traced":
             return self.traced(payload)
         assert self.sampler is not None
@@ -193,6 +195,14 @@ class _Beside(importlib.abc.MetaPathFinder):
         if path is not None:
             return None
         return importlib.machinery.PathFinder.find_spec(name, [self.folder])
+
+
+def _start_cuda() -> dict[str, Any]:
+    """Raises where CUDA does not start in this process."""
+    import torch
+
+    torch.ones(8, device="cuda").sum().item()
+    return {}
 
 
 def _prepare_toolchain(language: str) -> None:

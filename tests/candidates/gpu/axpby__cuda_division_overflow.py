@@ -28,7 +28,7 @@ class ModelNew(nn.Module):
         columns, count = x.shape[1], y.numel()
         reciprocal = (1 << 24) // columns + 1
         kernel(
-            a, b, y, alpha, beta, columns, reciprocal, valid, count,
+            a, b, y, float(alpha), float(beta), columns, reciprocal, valid, count,
             grid=-(-count // 256), block=256,
         )  # fmt: skip
         return y.to(x.dtype)
