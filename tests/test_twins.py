@@ -60,7 +60,7 @@ def test_there_are_enough_twins_of_each_kind() -> None:
     assert languages["cuda-nvrtc"] >= 14 and languages["triton"] >= 10
     assert languages["cuda-inline"] >= 2 and languages["cuda-stable"] >= 1
     assert statuses["pass"] >= 10 and statuses["wrong"] >= 16
-    assert set(statuses) == {"pass", "wrong", "crash", "timeout", "compile_error"}
+    assert {"pass", "wrong", "crash", "timeout", "compile_error"} <= set(statuses)
     assert len({path.name.split("__")[0] for path in fixtures("gpu")}) >= 12
 
 

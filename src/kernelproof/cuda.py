@@ -203,10 +203,15 @@ def present_arch(device: int | None = None) -> str:
     return f"sm_{major}{minor}" + ("a" if major in (9, 10, 12) else "")
 
 
+@functools.cache
 def nvrtc_bindings() -> Any:
+    """The bindings of NVRTC. Raises UnsupportedError where they or the library are missing."""
     try:
         import cuda.bindings.nvrtc as nvrtc
-    except ImportError as error:
+
+        nvrtc.nvrtcVersion()
+    except (ImportError, RuntimeError) as error:
+        # The library is looked for at the first call; its absence is a RuntimeError.
         raise UnsupportedError(_MISSING, str(error)) from None
     return nvrtc
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-
+from kernelproof.errors import UnsupportedError
 from kernelproof.pipeline import Options, judge
 from kernelproof.problem import shipped_operators
 from kernelproof.types import Progress, Record, silent
@@ -55,10 +54,13 @@ def run(
 
 def _can_emulate() -> bool:
     """Whether CUDA sources can be compiled here at all."""
+    from kernelproof.cuda import nvrtc_bindings
+
     try:
-        return importlib.util.find_spec("cuda.bindings.nvrtc") is not None
-    except ModuleNotFoundError:  # of the parent package
+        nvrtc_bindings()
+    except UnsupportedError:
         return False
+    return True
 
 
 def _emulated(name: str) -> Options:

@@ -64,7 +64,10 @@ def notes(candidate: Candidate) -> list[str]:
     found: list[str] = []
     for name in candidate.sources:
         path = Path(candidate.folder) / name
-        text = path.read_text(errors="replace")
+        try:
+            text = path.read_text(errors="replace")
+        except OSError:
+            continue  # deleted by the candidate, which the verdict says
         if path.suffix == ".py":
             found += [f"{name}:{line}: {words}" for line, words in python(text)]
         elif path.suffix in _NATIVE_SUFFIXES:
