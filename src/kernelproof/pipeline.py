@@ -99,12 +99,17 @@ def judge(
     master = secrets.randbits(48) if options.seed is None else options.seed
     factor = 2 if options.level == "thorough" else 1
     seeds = _seeds(master, 1 if options.level == "quick" else factor * options.seeds)
+    from kernelproof import screen
     from kernelproof.check.evidence import silent_worker
+
+    # Before anything of it runs: a candidate may change its own files.
+    remarks = tuple(f"source: {note}" for note in screen.notes(found))
 
     with CandidateProcess(found, device, options, _hidden(reference, found)) as subject:
         verdict = _check(reference, subject, seeds, device, options, progress)
         verdict = subject.audited(verdict)
         timing = None
+        verdict = verdict.model_copy(update={"notes": (*verdict.notes, *remarks)})
         verdict, library = _evidence(reference, subject, verdict, seeds, options)
         # An emulated kernel has no time worth telling.
         if timed and verdict.status == "pass" and verdict.evidence != "emulated":
@@ -218,9 +223,8 @@ def _evidence(
     reference: problems.Reference, subject: CandidateProcess, verdict: Verdict,
     seeds: tuple[int, ...], options: Options, again: bool = False,
 ) -> tuple[Verdict, LibraryUse | None]:  # fmt: skip
-    """The verdict with what tripwires, a profile of one call and the sources tell; and the
-    profile. ``again``: only the tripwires, after the timing."""
-    from kernelproof import screen
+    """The verdict with what tripwires and a profile of one call tell; and the profile. ``again``:
+    only the tripwires, after the timing."""
     from kernelproof.check import evidence
     from kernelproof.check.seeding import seed_all
 
@@ -248,8 +252,6 @@ def _evidence(
         if use is not None:
             forbidden = bool(getattr(reference.module, "OWN_KERNELS", False))
             checks.append(evidence.library_check(use, forbidden))
-    remarks = [f"source: {note}" for note in screen.notes(subject.candidate)]
-    verdict = verdict.model_copy(update={"notes": (*verdict.notes, *remarks)})
     return evidence.with_checks(verdict, checks), use
 
 
