@@ -169,6 +169,9 @@ class Sampler:
         readings = []
         kept = self.kept["host"] = []
         for number in range(len(sets) or min(calls, len(self.slots))):
+            # A call on what the slot held, so that threads are awake and code is in the caches.
+            if number < len(self.slots):
+                module(*self.slots[number])
             # Inputs are unpacked just before their call, so that no earlier one can work ahead.
             if sets:
                 self.seeds[number : number + 1] = [self._put(number, sets[number])]
