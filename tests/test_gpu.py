@@ -29,7 +29,9 @@ def needs_a_gpu(path: Path) -> bool:
     )
 
 
-@pytest.mark.parametrize("path", filter(needs_a_gpu, fixtures("gpu")), ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "path", [p for p in fixtures("gpu") if needs_a_gpu(p)], ids=lambda p: p.stem
+)
 def test_gpu_code_is_unsupported_without_a_gpu(path: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
