@@ -355,9 +355,10 @@ def main() -> None:
     else:
         import torch
 
-        gpu = torch.cuda.get_device_name().replace(" ", "-").lower()
+        gpu = torch.cuda.get_device_name()
     day = datetime.date.today().isoformat()
-    path = given.output or Path(f"results/{gpu}/{day}-ptx.json")
+    folder = gpu.removeprefix("NVIDIA ").lower().replace(" ", "-")
+    path = given.output or Path(f"results/{folder}/{day}-ptx.json")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(
         json.dumps({"gpu": gpu, "date": day, "outputs": outputs, "failed": failed}, indent=1)
