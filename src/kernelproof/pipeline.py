@@ -226,7 +226,7 @@ def _evidence(
     """The verdict with what tripwires and a profile of one call tell; and the profile. ``again``:
     only the tripwires, after the timing."""
     from kernelproof.check import evidence
-    from kernelproof.check.seeding import seed_all
+    from kernelproof.seeding import seed_all
 
     profiled = verdict.status == "pass" and not subject.emulated and not again
     checks, use = [], None
@@ -280,10 +280,8 @@ def _payload(reference: problems.Reference, case: Case, seed: int) -> tuple[Any,
 def _largest_case(reference: problems.Reference, options: Options) -> Case:
     """The case with the largest inputs that are not huge: what Python does between kernels then
     takes little of a call."""
-    from kernelproof.check.evidence import input_bytes
-
     chosen = [c for c in reference.problem.cases if not options.cases or c.name in options.cases]
-    sizes = {case.name: input_bytes(reference, case) for case in chosen}
+    sizes = {case.name: reference.input_bytes(case) for case in chosen}
     most = options.max_bytes if options.max_bytes is not None else _PROFILED_BYTES
     fitting = [case for case in chosen if sizes[case.name] <= most]
     return max(fitting or chosen[:1], key=lambda case: sizes[case.name])

@@ -63,6 +63,20 @@ class Reference:
         """Fresh inputs for ``case``; the caller has seeded torch."""
         return list(self.module.get_inputs(**case.sizes))
 
+    def input_bytes(self, case: Case) -> int:
+        """Bytes of the tensors of ``case``."""
+        import torch
+
+        try:
+            # On the meta device tensors have a size and no memory.
+            with torch.device("meta"):
+                inputs = self.inputs(case)
+        except Exception:
+            # What is made from values (an `item`, numpy) cannot be made there, and fails in many
+            # ways; what is wrong otherwise fails again.
+            inputs = self.inputs(case)
+        return resize.tensor_bytes(inputs)
+
     def other_sizes(self) -> list[tuple[dict[str, Size], Reference]]:
         """This problem at other sizes at which it runs, where its sizes are module-level constants
         and it declares no cases, with what is changed; see `resize.variations`. None is larger."""

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernelproof.errors import CandidateError
-from kernelproof.subject import CandidateProcess, Timed, TimedModule
+from kernelproof.resize import tensor_bytes
+from kernelproof.subject import CandidateProcess, Timed, TimedModule, threads
 from kernelproof.timing import Budget, Entrant, Fresh, Picks, clocks, measure
 from kernelproof.types import Call, Case, Check, Progress, Status, Timing, Verdict
 from kernelproof.worker import Worker
@@ -61,8 +62,8 @@ def time(
         secret: what the seeds of the timed inputs come from.
     """
     subject.construct(*payload)
-    fresh = Fresh(lambda seed: _inputs(race, seed), _bytes, secret, race.cuda)
-    picks = Picks(_bytes)
+    fresh = Fresh(lambda seed: _inputs(race, seed), tensor_bytes, secret, race.cuda)
+    picks = Picks(tensor_bytes)
     mine = Timed(subject.worker, fresh, race.options.call_timeout, picks)
     workers: list[Worker] = []
     try:
@@ -74,7 +75,7 @@ def time(
             floor,
             case=race.case.name,
             device=race.device,
-            threads=_threads(),
+            threads=threads(),
             flops=race.reference.count("FLOPS", race.case),
             nbytes=race.reference.count("BYTES", race.case),
             budget=Budget(rounds=race.options.rounds, seconds=race.options.seconds),
@@ -186,21 +187,7 @@ def _floor(race: Race, fresh: Fresh, workers: list[Worker]) -> Entrant:
 
 
 def _inputs(race: Race, seed: int) -> list[Any]:
-    from kernelproof.check.seeding import seed_all
+    from kernelproof.seeding import seed_all
 
     seed_all(seed)
     return race.reference.inputs(race.case)
-
-
-def _bytes(value: Any) -> int:
-    import torch
-    from torch.utils._pytree import tree_leaves
-
-    leaves = [x for x in tree_leaves(value) if isinstance(x, torch.Tensor)]
-    return sum(x.numel() * x.element_size() for x in leaves)
-
-
-def _threads() -> int:
-    import torch
-
-    return torch.get_num_threads()

@@ -10,8 +10,8 @@ import torch
 
 from kernelproof import problem
 from kernelproof.check import Plan
-from kernelproof.check.seeding import seed_all
 from kernelproof.check.timed import judge
+from kernelproof.seeding import seed_all
 from kernelproof.timing import Pick
 
 

@@ -6,19 +6,18 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from kernelproof.check import smallest
 from kernelproof.check.compare import Expected, compare
-from kernelproof.check.expected import DRAWS, STAGES, expect
+from kernelproof.check.expected import DRAWS, STAGES, expect, refined
 from kernelproof.check.explain.history import History, fingerprint
 from kernelproof.check.guards import Guards
 from kernelproof.check.matrix import Matrix, Seen, doubtful, off_by_values
 from kernelproof.check.plan import Plan, Subject
 from kernelproof.check.pooling import Pool
 from kernelproof.check.reference import ReferenceModel, flatten, to_device
-from kernelproof.check.seeding import seed_all
 from kernelproof.errors import CandidateError, ProblemError
+from kernelproof.seeding import seed_all
 from kernelproof.types import Call, Case, Check, Progress, Run
 
 if TYPE_CHECKING:
@@ -146,30 +145,32 @@ class Course(Matrix):
         value, changed, views = self._guarded(case, lambda: model.run(inputs, seed))
         self.at = call
         expected = expect(model, inputs, seed, value, STAGES[0], first)
-        run = self._judge(call, results[0], expected)
+        run, expected = self._settled(call, results[0], expected, model, inputs)
+        return Seen(run, results, inputs, model, expected, changed, views)
+
+    def _settled(
+        self, call: Call, result: Any, expected: list[tuple[str, Expected]],
+        model: ReferenceModel, inputs: list[Any], by_row: bool = False,
+    ) -> tuple[Run, list[tuple[str, Expected]]]:  # fmt: skip
+        """The judgement of the values, with the allowance measured as well as it takes; and what
+        it was judged by."""
+        run = self._judge(call, result, expected)
         for draws in STAGES[1:]:
             if doubtful(run) if draws < DRAWS else off_by_values(run):
-                expected = expect(model, inputs, seed, value, draws, first, known=expected)
-                run = self._judge(call, results[0], expected)
-        return Seen(run, results, inputs, model, expected, changed, views)
+                expected = refined(expected, model, inputs, call.seed, draws, by_row)
+                run = self._judge(call, result, expected)
+        return run, expected
 
     def _too_large(self, case: Case) -> bool:
         """Whether the case's inputs exceed the limit; then it is listed as left out."""
         limit = self.plan.max_bytes
         if limit is None:
             return False
-        try:
-            # On the meta device tensors have a size and no memory.
-            with torch.device("meta"):
-                inputs = self.reference.inputs(case)
-        except (RuntimeError, NotImplementedError):
-            inputs = self._inputs(case, self.plan.seeds[0])
-        leaves = [t for t in tree_leaves(inputs) if isinstance(t, torch.Tensor)]
-        size = sum(t.numel() * t.element_size() for t in leaves)
+        size = self._guarded(case, lambda: self.reference.input_bytes(case))
         if size > limit:
             name, text = f"case {case.name}", f"inputs of {size} bytes exceed the limit of {limit}"
             self.checks[name] = Check(name=name, outcome="skip", message=text)
-        return size > limit
+        return bool(size > limit)
 
     def _inputs(self, case: Case, seed: int) -> list[Any]:
         seed_all(seed)

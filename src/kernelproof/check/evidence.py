@@ -6,14 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch.utils._pytree import tree_leaves
-
 from kernelproof.errors import CandidateError
-from kernelproof.types import Case, Check, LibraryUse, Verdict
+from kernelproof.types import Check, LibraryUse, Verdict
 
 if TYPE_CHECKING:
-    from kernelproof.problem import Reference
+    pass
 
 # Share of a call in operators or kernels of libraries from which a candidate that claims kernels of
 # its own is named for it.
@@ -21,18 +18,6 @@ _NAMED = 0.5
 # What a problem that forbids library kernels lets pass: sums over few numbers and the like.
 _FORBIDDEN = 0.1
 _MOST = 4
-
-
-def input_bytes(reference: Reference, case: Case) -> int:
-    """Bytes of the inputs of ``case``."""
-    try:
-        # On the meta device tensors have a size and no memory.
-        with torch.device("meta"):
-            inputs = reference.inputs(case)
-    except Exception:
-        inputs = reference.inputs(case)
-    leaves = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, torch.Tensor)]
-    return sum(leaf.numel() * leaf.element_size() for leaf in leaves)
 
 
 def tripped(report: dict[str, Any], problem_path: str) -> list[Check]:

@@ -21,21 +21,31 @@ DRAWS = STAGES[-1]
 
 def expect(
     model: ReferenceModel, inputs: list[Any], seed: int, value: Any, draws: int, levels: bool,
-    by_row: bool = False, sums: bool = True, known: list[tuple[str, Expected]] | None = None,
+    by_row: bool = False, sums: bool = True,
 ) -> list[tuple[str, Expected]]:  # fmt: skip
     """What each output leaf should be, by name.
 
     Args:
         value: the reference's output for ``inputs`` and ``seed`` in the working precision.
-        draws: over which the response and the error of serial sums are averaged; with 0 both count
-            as none.
         levels: also measure the errors that lower precisions make, which name a precision.
+        draws, by_row, sums: see `refined`.
+    """
+    base = _base(model, inputs, seed, value, levels)
+    return refined(base, model, inputs, seed, draws, by_row, sums)
+
+
+def refined(
+    base: list[tuple[str, Expected]], model: ReferenceModel, inputs: list[Any], seed: int,
+    draws: int, by_row: bool = False, sums: bool = True,
+) -> list[tuple[str, Expected]]:  # fmt: skip
+    """``base``, of the same call, with response and error of serial sums measured anew.
+
+    Args:
+        draws: over which both are averaged; with 0 they count as none.
         by_row: the inputs hold zeros or equal numbers: perturb by the unit of the row (see
             `ReferenceModel.perturbed`), and take the terms of sums as equal.
         sums: measure the error of serial sums too.
-        known: an earlier result for the same call, whose truth and levels still hold.
     """
-    base = known or _base(model, inputs, seed, value, levels)
     wide = any(isinstance(e.value, torch.Tensor) and e.value.dtype == torch.float64
                for _, e in base)  # fmt: skip
     unit = budget.unit_roundoff(torch.float64 if wide else torch.float32)

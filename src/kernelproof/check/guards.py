@@ -107,14 +107,14 @@ class Guards:
             # A note: most kernels that people write launch on the default stream, which is right
             # for all who use no other.
             aside = judge(results[2]).status == "pass"
+            text = (
+                "launched on another stream than torch.cuda.current_stream(): wrong where the "
+                "caller uses streams, and in CUDA graphs"
+            )
             self.checks["current stream"] = Check(
                 name="current stream",
                 outcome="pass" if aside else "note",
-                message=""
-                if aside
-                else "launched on another stream than "
-                "torch.cuda.current_stream(): wrong where the caller uses streams, and in CUDA "
-                "graphs",
+                message="" if aside else text,
             )
             if not aside:
                 return run

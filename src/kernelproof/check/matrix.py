@@ -1,7 +1,7 @@
 """The part of a check beyond the declared cases: value families and layouts of a case.
 
 A variant runs only where the reference itself runs and stays fit to judge by (see `families`). It
-is labelled in `Run.case`, as in ``founding [large, offset]``.
+is described by `Run.variant` and named like ``founding [large, offset]``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kernelproof.check import budget, families, layouts
-from kernelproof.check.expected import DRAWS, STAGES, expect
+from kernelproof.check.expected import expect
 from kernelproof.check.reference import ReferenceModel, flatten
 from kernelproof.errors import CandidateError, ProblemError
 from kernelproof.types import Call, Case, Check, Progress, Run, Variant
@@ -212,15 +212,10 @@ class Matrix:
     def _judge_variant(self, call: Call, model: ReferenceModel, base: _Base, results: Any) -> Run:
         if base.variant.family == families.NAN:
             results = [self._excused(results[0], base)]
-        run = self._judge(call, results[0], base.expected)
         by_row = base.variant.family in _BY_ROW
-        for draws in STAGES[1:]:
-            if doubtful(run) if draws < DRAWS else off_by_values(run):
-                value = model.run(base.inputs, call.seed)[0]
-                base.expected = expect(
-                    model, base.inputs, call.seed, value, draws, False, by_row, known=base.expected
-                )
-                run = self._judge(call, results[0], base.expected)
+        run, base.expected = self._settled(
+            call, results[0], base.expected, model, base.inputs, by_row
+        )
         seen = Seen(run, results, base.inputs, model, base.expected, base.changed, base.views)
         return self._explained(seen, pooled=False)
 
@@ -290,6 +285,10 @@ class Matrix:
         def _construct(self, case: Case) -> None: ...
         def _reconstruct(self, case: Case) -> str: ...
         def _judge(self, call: Call, result: Any, expected: list[tuple[str, Expected]]) -> Run: ...
+        def _settled(
+            self, call: Call, result: Any, expected: list[tuple[str, Expected]],
+            model: ReferenceModel, inputs: list[Any], by_row: bool = False,
+        ) -> tuple[Run, list[tuple[str, Expected]]]: ...  # fmt: skip
 
 
 def _rebuilt(value: Any, leaves: Iterator[Any]) -> Any:

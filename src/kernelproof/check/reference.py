@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from kernelproof.check.accumulation import Serial
 from kernelproof.check.oracle import Rounding, float64, lift, round_to
-from kernelproof.check.seeding import seed_all
+from kernelproof.seeding import seed_all
 from kernelproof.strides import copy_like
 
 # Name of the precision that a working dtype has by itself.

@@ -23,6 +23,7 @@ from kernelproof.check.expected import DRAWS, expect
 from kernelproof.check.oracle import lift
 from kernelproof.check.reference import ReferenceModel, flatten, to_device
 from kernelproof.errors import ProblemError
+from kernelproof.seeding import seed_all
 from kernelproof.types import Case, OutputVerdict
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ class Stage:
 
     def inputs(self, case: Case, seed: int) -> list[Any]:
         """Inputs of ``case``; raises ProblemError where ``get_inputs`` fails."""
-        torch.manual_seed(seed)
+        seed_all(seed)
         made: list[Any] = self._guarded(case, lambda: self.reference.inputs(case))
         return made
 

@@ -31,8 +31,9 @@ from typing import Any
 
 from kernelproof.errors import CandidateError, CompileError, ContractError
 from kernelproof.importing import import_file
+from kernelproof.seeding import seed_all
 from kernelproof.worker import wire
-from kernelproof.worker.inputs import Placed
+from kernelproof.worker.inputs import Placed, leaves_of
 from kernelproof.worker.profiling import profiled
 from kernelproof.worker.sampling import Sampler
 from kernelproof.worker.streams import call_on_side_stream
@@ -110,7 +111,7 @@ class Host:
         imported = time.perf_counter() - started
         factory = _factory(self.source, request["attr"], self.path)
         args, kwargs, seed, state = payload
-        _seed(seed, self.device)
+        seed_all(seed, self.device != "cpu")
         if request.get("emulated") and self.recorder is None:
             from kernelproof.emulate.standin import Recorder
 
@@ -133,7 +134,7 @@ class Host:
         inputs, seed = payload
         for index in range(int(request["repeats"])):
             placed = Placed(inputs, self.device)
-            _seed(seed, self.device)
+            seed_all(seed, self.device != "cpu")
             poison = _poisoned_memory() if request["poison"] and index == 0 else _plain()
             with torch.no_grad(), poison, self._launches():
                 # The third call, which is compared with the second, is on a stream of its own.
@@ -142,13 +143,13 @@ class Host:
                 else:
                     output = self.module(*placed.given)
                 _synchronize(self.device)
-            leaves = list(_leaves(output))
+            leaves = list(leaves_of(output))
             runs.append(
                 {
                     "output": output,
                     "mutated": placed.mutated(),
                     "overrun": placed.overrun(),
-                    "views_input": _shared(leaves, list(_leaves(placed.given))),
+                    "views_input": _shared(leaves, list(leaves_of(placed.given))),
                     "reused": _shared(leaves, self.previous),
                     "devices": [str(leaf.device) for leaf in leaves],
                     "emulated": _emulated(self.recorder),
@@ -272,19 +273,6 @@ def _take_weights(module: Any, state: Any) -> str:
     return f"same seed only: {len(mine_list)} tensors in state_dict, {len(state_list)} expected"
 
 
-def _leaves(value: Any) -> Iterator[Any]:
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _leaves(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _leaves(item)
-
-
 def _shared(left: list[Any], right: list[Any]) -> list[list[int]]:
     """Index pairs of tensors that share memory."""
     pairs = []
@@ -332,15 +320,6 @@ def _emulated(recorder: Any) -> dict[str, Any] | None:
 @contextlib.contextmanager
 def _plain() -> Iterator[None]:
     yield
-
-
-def _seed(seed: int, device: str) -> None:
-    """Without the stack trace that `torch.manual_seed` records for a GPU that is not there."""
-    import torch
-
-    torch.default_generator.manual_seed(seed)
-    if device != "cpu":
-        torch.cuda.manual_seed_all(seed)
 
 
 def _synchronize(device: str) -> None:

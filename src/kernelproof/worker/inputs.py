@@ -7,7 +7,7 @@ its output; a kernel that writes there is seen by comparing the buffer with a co
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 # Width of each band. A multiple of every alignment that kernels ask for, so that the address of a
@@ -165,3 +165,17 @@ def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(value, dict):
         return {key: mapped(item, change) for key, item in value.items()}
     return value
+
+
+def leaves_of(value: Any) -> Iterator[Any]:
+    """The tensors in ``value``, in the order in which `mapped` meets them."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from leaves_of(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from leaves_of(item)

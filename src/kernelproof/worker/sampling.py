@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from kernelproof.worker.inputs import Placed, bits, mapped, without_repeats
+from kernelproof.worker.inputs import Placed, bits, leaves_of, mapped, without_repeats
 
 # A graph holds this many calls, so that the cost of a replay (a few microseconds) is spread thin.
 _GRAPH_CALLS = 50
@@ -77,7 +77,7 @@ class Sampler:
 
     def _refilled(self, number: int, inputs: list[Any]) -> bool:
         """Whether slot ``number`` could take ``inputs`` into its own memory."""
-        held, new = _leaves(self.slots[number]), _leaves(inputs)
+        held, new = list(leaves_of(self.slots[number])), list(leaves_of(inputs))
         plain = all(type(x) is torch.Tensor and x.layout is torch.strided for x in [*held, *new])
         if not plain or [_form(x) for x in held] != [_form(x) for x in new]:
             return False
@@ -242,15 +242,8 @@ def _form(tensor: Any) -> tuple[Any, ...]:
     return tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.requires_grad
 
 
-def _leaves(value: Any) -> list[Any]:
-    """The tensors in ``value``, in the order in which `mapped` meets them."""
-    found: list[Any] = []
-    mapped(value, found.append)
-    return found
-
-
 def _bytes(value: Any) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in _leaves(value))
+    return sum(tensor.numel() * tensor.element_size() for tensor in leaves_of(value))
 
 
 def _reset_persisting_l2() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from kernelproof.worker.inputs import leaves_of
+
 # How long the inputs are late: a kernel on another stream has long begun by then.
 _LATE_CYCLES = 20_000_000  # about 10 ms
 
@@ -18,7 +20,7 @@ def call_on_side_stream(module: Callable[..., Any], given: list[Any]) -> Any:
     """
     import torch
 
-    tensors = list(_tensors(given))
+    tensors = [t for t in leaves_of(given) if t.is_cuda]
     values = [t.clone() for t in tensors]
     for t in tensors:
         if not _overlaps(t):
@@ -33,20 +35,6 @@ def call_on_side_stream(module: Callable[..., Any], given: list[Any]) -> Any:
         output = module(*given)
     stream.synchronize()
     return output
-
-
-def _tensors(value: Any) -> Any:
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        if value.is_cuda:
-            yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)
 
 
 def _overlaps(tensor: Any) -> bool:
