@@ -1,0 +1,45 @@
+"""Arguments and options that several commands of the command line share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+ProblemArg = Annotated[
+    str, typer.Argument(help="Path of a problem, or the name of one (see `kernelproof doctor`).")
+]
+CandidateArg = Annotated[
+    str,
+    typer.Argument(
+        help="A .py file or folder with ModelNew; for a shipped operator also cpu, cuda."
+    ),
+]
+JsonOpt = Annotated[bool, typer.Option("--json", help="Print one JSON object only.")]
+DeviceOpt = Annotated[
+    str | None,
+    typer.Option(help="cpu, cuda or cuda:<index>. Default: what the candidate needs."),
+]
+SeedsOpt = Annotated[int, typer.Option(min=1, help="Random inputs for the first case.")]
+SeedOpt = Annotated[int | None, typer.Option(help="Replay: derive all seeds from this number.")]
+CaseOpt = Annotated[list[str] | None, typer.Option("--case", help="Only this case; repeatable.")]
+BytesOpt = Annotated[
+    int | None, typer.Option("--max-bytes", help="Leave out cases with larger inputs.")
+]
+SizeOpt = Annotated[
+    list[str] | None,
+    typer.Option("--size", help="NAME=VALUE for a module-level constant; repeatable."),
+]
+ShrinkOpt = Annotated[
+    int | None, typer.Option(help="Halve the problem's sizes until its inputs fit in these bytes.")
+]
+QuickOpt = Annotated[
+    bool, typer.Option("--quick", help="Declared cases and one seed only: while you edit.")
+]
+ThoroughOpt = Annotated[
+    bool, typer.Option("--thorough", help="Families and layouts of every case; other sizes.")
+]
+TimeoutOpt = Annotated[float, typer.Option(help="Seconds that a call may take.")]
+StoreOpt = Annotated[
+    str | None, typer.Option(help="Record store (SQLAlchemy URL). Default: the data folder's.")
+]
