@@ -263,6 +263,91 @@ class Ratio(Frozen):
     answer: Comparison
 
 
+class Work(Frozen):
+    """What a reference computes and must move on one case; docs/floors.md has the conventions.
+
+    ``matrix``, ``vector``: FLOPs of matrix products and of everything else, by the dtype of their
+    operands ("fp32", "bf16"). ``read``, ``written``: bytes of inputs, weights and outputs, each
+    touched once. ``narrow``: dtypes of inputs below fp32, in which products may be made.
+    ``unknown``: operators without a formula, whose FLOPs are in none of the figures.
+    ``declared``: which figures are the problem's own, "flops" or "bytes".
+    """
+
+    matrix: dict[str, float]
+    vector: dict[str, float]
+    read: float
+    written: float
+    narrow: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    declared: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def flops(self) -> float:
+        return sum(self.matrix.values()) + sum(self.vector.values())
+
+    @property
+    def bytes(self) -> float:
+        return self.read + self.written
+
+
+class Bandwidth(Frozen):
+    """Streaming rates in bytes/s over a working set of ``size`` bytes; None: not measured.
+    ``copied`` counts what is read and what is written."""
+
+    size: int
+    read: float | None
+    write: float | None
+    copied: float | None
+
+    @property
+    def best(self) -> float:
+        return max(rate for rate in (self.read, self.write, self.copied) if rate is not None)
+
+
+class Floors(Frozen):
+    """Limits of one device, as measured on it. ``call``: seconds of an empty launch or call.
+    ``matrix``, ``vector``: FLOP/s by dtype, of matrix products and of multiply-adds.
+    ``cache``: bytes of its last cache. ``missing``: what could not be measured, and why."""
+
+    device: str
+    software: str
+    threads: int
+    measured: datetime.datetime
+    seconds: float
+    call: float
+    cache: int
+    bandwidth: tuple[Bandwidth, ...]
+    matrix: dict[str, float]
+    vector: dict[str, float]
+    missing: tuple[str, ...] = ()
+
+
+class Bound(Frozen):
+    """One reason why a call takes at least ``seconds``: ``amount`` (bytes, FLOPs or 1 call) at
+    ``rate`` a second."""
+
+    kind: Literal["call", "memory", "matrix", "vector"]
+    name: str
+    seconds: float
+    amount: float
+    rate: float
+
+
+class Limit(Frozen):
+    """The physics floor of one case on one device: its ``bounds``, largest first, the ``share`` of
+    the largest in the candidate's time (1: no faster call is possible), and, where the time lies
+    below a bound by more than error allows, what is ``suspicious`` about it."""
+
+    bounds: tuple[Bound, ...]
+    share: float
+    suspicious: str = ""
+
+    @property
+    def seconds(self) -> float:
+        return self.bounds[0].seconds
+
+
 class Timing(Frozen):
     """Times of the candidate and its baselines on one case, measured in one interleaved run."""
 
@@ -277,6 +362,9 @@ class Timing(Frozen):
     bytes: float | None = None
     seconds: float = 0.0
     notes: tuple[str, ...] = ()
+    work: Work | None = None
+    floors: Floors | None = None
+    limit: Limit | None = None
 
 
 class Environment(Frozen):
