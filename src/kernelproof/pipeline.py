@@ -99,13 +99,15 @@ def judge(
     master = secrets.randbits(48) if options.seed is None else options.seed
     factor = 2 if options.level == "thorough" else 1
     seeds = _seeds(master, 1 if options.level == "quick" else factor * options.seeds)
-    from kernelproof import screen
+    from kernelproof import physics, screen
     from kernelproof.check.evidence import silent_worker
 
     # Before anything of it runs: a candidate may change its own files.
     remarks = tuple(f"source: {note}" for note in screen.notes(found))
 
     with CandidateProcess(found, device, options, _hidden(reference, found)) as subject:
+        if timed and not subject.emulated:
+            physics.prepare(device, progress)
         verdict = _check(reference, subject, seeds, device, options, progress)
         verdict = subject.audited(verdict)
         timing = None

@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kernelproof import physics
 from kernelproof.errors import CandidateError
 from kernelproof.resize import tensor_bytes
 from kernelproof.subject import CandidateProcess, Timed, TimedModule, threads
@@ -82,6 +83,7 @@ def time(
             seed=race.seed,
             progress=progress,
         )
+        timing = physics.attached(timing, race, fresh.most)
         progress("check what was timed", 0, 1)
 
         def untimed(inputs: list[Any], seed: int) -> Any:

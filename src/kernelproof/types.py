@@ -308,7 +308,7 @@ class Bandwidth(Frozen):
 class Floors(Frozen):
     """Limits of one device, as measured on it. ``call``: seconds of an empty launch or call.
     ``matrix``, ``vector``: FLOP/s by dtype, of matrix products and of multiply-adds.
-    ``cache``: bytes of its last cache. ``missing``: what could not be measured, and why."""
+    ``cache``: bytes of its last cache. ``notes``: what could not be measured, and why."""
 
     device: str
     software: str
@@ -320,7 +320,7 @@ class Floors(Frozen):
     bandwidth: tuple[Bandwidth, ...]
     matrix: dict[str, float]
     vector: dict[str, float]
-    missing: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 class Bound(Frozen):
@@ -388,12 +388,22 @@ class Environment(Frozen):
     versions: dict[str, str] = {}
 
 
+class SweepPoint(Frozen):
+    """Which run of a sweep over sizes a record is: ``name`` has ``value`` in it; ``id`` is that of
+    the sweep."""
+
+    id: str
+    name: str
+    value: int
+
+
 class Record(Frozen):
     """One judgement, complete. Cannot hold a timing without a passing verdict.
 
     ``seed`` is what `--seed` takes to draw ``seeds``, those of the inputs, again. ``reproducer``:
     for a candidate that failed, the text of a script in plain PyTorch that shows it.
-    ``uses_library_kernels``: of a candidate that passed, where its time is spent.
+    ``uses_library_kernels``: of a candidate that passed, where its time is spent. ``sweep``: of a
+    record that is one of a series over sizes, which.
     """
 
     id: str
@@ -408,6 +418,7 @@ class Record(Frozen):
     seeds: tuple[int, ...] = ()
     reproducer: str = ""
     uses_library_kernels: LibraryUse | None = None
+    sweep: SweepPoint | None = None
 
     @model_validator(mode="after")
     def _no_time_without_proof(self) -> Record:

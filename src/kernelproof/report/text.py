@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from kernelproof.report import units
+from kernelproof.report import speed, units
 from kernelproof.types import (
     Check,
     Contestant,
@@ -297,7 +297,8 @@ def time_facts(timing: Timing) -> list[str]:
         facts.append(f"first call {units.seconds(timing.candidate.first_call)}")
     floor = main_series(timing.floor, timing) if timing.floor else None
     taken = main_series(timing.candidate, timing)
-    return facts + units.achieved(taken, floor, timing.flops, timing.bytes)
+    facts += units.achieved(taken, floor, timing.flops, timing.bytes)
+    return facts + speed.limit_lines(timing)
 
 
 def next_command(record: Record) -> str:

@@ -97,6 +97,18 @@ def size(value: float | None) -> str:
     return f"{value:.0f} B"
 
 
+def decimal_size(value: float | None) -> str:
+    """Bytes in powers of 1000, as beside a bandwidth: ``1.70 MB``."""
+    return _decimal(value, "B")
+
+
+def percent(value: float | None) -> str:
+    """A share (1 is all): ``37 %``, ``4.2 %``."""
+    if value is None or not math.isfinite(value):
+        return _not_finite(value)
+    return f"{100 * value:.0f} %" if value >= 0.0995 else f"{_digits(100 * value, 2)} %"
+
+
 def flops(value: float | None) -> str:
     """Operations: ``8.59 GFLOP``."""
     return _decimal(value, "FLOP")

@@ -90,7 +90,7 @@ class _Counter(TorchDispatchMode):
     """Sees every operator below autograd, composite ones in their parts."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.matrix: dict[str, float] = {}
         self.vector: dict[str, float] = {}
         self.unknown: set[str] = set()
@@ -148,7 +148,7 @@ class _Attention(TorchFunctionMode):
     """Counts attention where it is called: below, what a causal mask leaves out is not told."""
 
     def __init__(self, counter: _Counter) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.counter = counter
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
