@@ -43,3 +43,10 @@ TimeoutOpt = Annotated[float, typer.Option(help="Seconds that a call may take.")
 StoreOpt = Annotated[
     str | None, typer.Option(help="Record store (SQLAlchemy URL). Default: the data folder's.")
 ]
+SweepOpt = Annotated[
+    str | None,
+    typer.Option(
+        help="NAME=FROM:TO:xFACTOR or NAME=FROM:TO:+STEP: time at each of these sizes. The first "
+        "is checked in full, the others quickly; beside eager alone unless --baseline is given."
+    ),
+]

@@ -29,6 +29,7 @@ from kernelproof.arguments import (
     ShrinkOpt,
     SizeOpt,
     StoreOpt,
+    SweepOpt,
     ThoroughOpt,
     TimeoutOpt,
 )
@@ -112,6 +113,7 @@ def bench(
     size: SizeOpt = None,
     shrink: ShrinkOpt = None,
     timeout: TimeoutOpt = 60.0,
+    sweep: SweepOpt = None,
     store: StoreOpt = None,
 ) -> None:
     """Check a candidate, then time it beside its baselines on the first chosen case."""
@@ -121,7 +123,24 @@ def bench(
         baselines=None if baseline is None else tuple(baseline), rounds=rounds, seconds=seconds,
         call_timeout=timeout, sizes=_sizes(size), shrink_to=shrink,
     )  # fmt: skip
+    if sweep is not None:
+        _sweep(problem, candidate, sweep, options, json_, store)
     _finish(_judge(problem, candidate, True, options), json_, store)
+
+
+@app.command()
+def floors(
+    device: DeviceOpt = None,
+    refresh: Annotated[bool, typer.Option("--refresh", help="Measure again.")] = False,
+    json_: JsonOpt = False,
+) -> None:
+    """Show what this device can do at most: launch, bandwidth, arithmetic. Measured once."""
+    from kernelproof import floors as limits
+    from kernelproof.report.speed import floors_text
+
+    with Shown() as progress:
+        found = limits.get(device or limits.default_device(), progress, refresh)
+    print(floors_text(found)) if not json_ else _print_json(json.loads(found.model_dump_json()))
 
 
 @app.command()
@@ -318,6 +337,18 @@ def _judge(problem: str, candidate: str, timed: bool, options: Options) -> Recor
 
     with Shown() as progress:
         return pipeline.judge(problem, candidate, timed=timed, options=options, progress=progress)
+
+
+def _sweep(
+    problem: str, candidate: str, sweep: str, options: Options, json_: bool, store: str | None
+) -> None:
+    from kernelproof import sweep as sweeps
+
+    with Shown() as progress:
+        wanted = sweeps.parse(sweep), sweeps.with_baselines(options)
+        done = sweeps.run(problem, candidate, *wanted, progress, lambda r: _keep([r], store))
+    print(sweeps.text(*done)) if not json_ else _print_json([_as_json(r) for r in done[0]])
+    raise typer.Exit(0 if all(r.status == "pass" for r in done[0]) else 1)
 
 
 def _finish(record: Record, json_: bool, store: str | None, repro: Path | None = None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kernelproof.errors import KernelproofError
-from kernelproof.types import Floors, Progress, Timing, Work
+from kernelproof.types import Progress, Timing, Work
 
 if TYPE_CHECKING:
     from kernelproof.timed import Race
@@ -52,9 +52,7 @@ def attached(timing: Timing, race: Race, sets: int) -> Timing:
             notes.append(f"no measured rate for {', '.join(missing)}: no bound from it")
         # On a CPU each call has inputs of its own that were just written: as near as caches go.
         going_round = work.bytes * (max(1, sets) if race.cuda else 1)
-        update["limit"] = floors.limit(
-            work, found, series, _empty(timing), going_round, race.cuda
-        )
+        update["limit"] = floors.limit(work, found, series, _empty(timing), going_round, race.cuda)
     return timing.model_copy(update={**update, "notes": tuple(dict.fromkeys(notes))})
 
 

@@ -54,7 +54,8 @@ class Options:
     ``device``: "cpu", "cuda", "cuda:1"; None chooses by the candidate's language and the machine.
     ``seeds``: random inputs for the first case (others get two). ``seed``: replays a run's seeds;
     None draws them secretly. ``cases``: names, all when empty. ``baselines``: names to time beside;
-    None for all. ``sizes`` and ``shrink_to``: see `problem.load`.
+    None for all. ``sizes`` and ``shrink_to``: see `problem.load`; ``case_sizes``: other values for
+    keywords of the case that is timed.
     ``level``: "quick" (one seed, declared cases), "default" (also families and layouts of the first
     case) or "thorough" (those of every case, twice the seeds, other sizes).
     ``build_timeout``, ``call_timeout``, ``compile_timeout``: seconds. ``memory``: bytes that the
@@ -68,6 +69,7 @@ class Options:
     cases: tuple[str, ...] = ()
     max_bytes: int | None = None
     sizes: tuple[tuple[str, int], ...] = ()
+    case_sizes: tuple[tuple[str, int], ...] = ()
     shrink_to: int | None = None
     baselines: tuple[str, ...] | None = None
     build_timeout: float = 600.0
@@ -94,6 +96,9 @@ def judge(
     """
     options = options or Options()
     reference = problems.load(problem, dict(options.sizes), options.shrink_to)
+    if options.case_sizes:
+        case = _timed_case(reference, options)
+        reference = reference.with_case(case, dict(options.case_sizes))
     found = candidates.load(find_candidate(reference.problem.path, candidate))
     device = _device(options.device, found)
     master = secrets.randbits(48) if options.seed is None else options.seed

@@ -93,6 +93,12 @@ class Reference:
             found.append((trial, Reference(problem, _import(path, sizes | trial))))
         return found
 
+    def with_case(self, case: Case, sizes: Mapping[str, Any]) -> Reference:
+        """This problem with other ``sizes`` in one of its cases, which keeps its name."""
+        changed = case.model_copy(update={"sizes": {**case.sizes, **sizes}})
+        cases = tuple(changed if one.name == case.name else one for one in self.problem.cases)
+        return Reference(self.problem.model_copy(update={"cases": cases}), self.module)
+
     def count(self, name: str, case: Case) -> float | None:
         """``FLOPS`` or ``BYTES`` of ``case``, or None where the problem gives none."""
         value = getattr(self.module, name, None)

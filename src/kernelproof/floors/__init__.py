@@ -3,7 +3,7 @@ it once; and the least time that a piece of work takes at these rates."""
 
 from __future__ import annotations
 
-from kernelproof.floors.cache import get, load
+from kernelproof.floors.cache import default_device, get, load
 from kernelproof.floors.limits import limit
 
-__all__ = ["get", "limit", "load"]
+__all__ = ["default_device", "get", "limit", "load"]

@@ -56,6 +56,13 @@ def get(device: str, progress: Progress = silent, refresh: bool = False) -> Floo
     return found
 
 
+def default_device() -> str:
+    """The GPU where there is one, else the CPU."""
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def check_device(device: str) -> None:
     """Raises UsageError where ``device`` is not one of this machine."""
     import torch

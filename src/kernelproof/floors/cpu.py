@@ -109,12 +109,13 @@ def _bandwidth(size: int, threads: int) -> Bandwidth:
     half = count // 2
 
     def rate(step: Callable[[torch.Tensor], Any], touched: int) -> float:
-        return _total(threads, lambda i: (lambda: step(parts[i])), 4.0 * touched)
+        return _total(threads, lambda i: lambda: step(parts[i]), 4.0 * touched)
 
     return Bandwidth(
         size=4 * count * threads,
         read=max(
-            rate(torch.sum, count), rate(lambda x: torch.dot(x[:half], x[half : 2 * half]), 2 * half)
+            rate(torch.sum, count),
+            rate(lambda x: torch.dot(x[:half], x[half : 2 * half]), 2 * half),
         ),
         write=rate(lambda x: x.fill_(1.0), count),
         copied=rate(lambda x: x[:half].copy_(x[half : 2 * half]), 2 * half),
