@@ -20,6 +20,8 @@ STAGES = {
     "build": set(),
     "check": set(),
     "timing": {"cuda"},  # the launch floor is a kernel like any other
+    "work": set(),
+    "floors": {"cuda", "environment"},  # kernels that measure; the names that floors are kept by
     "report": set(),
     "store": set(),
     "emulate": {"build", "cuda"},

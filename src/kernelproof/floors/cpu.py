@@ -18,7 +18,7 @@ from torch import nn
 
 from kernelproof.types import Bandwidth
 
-_SECONDS = 0.12  # for one figure
+_SECONDS = 0.1  # for one figure
 _LARGEST = 1 << 30
 _CALLS = 1000
 # No product that takes longer is run: one of a dtype without hardware tells enough when small.
@@ -62,11 +62,12 @@ def measure(threads: int) -> dict[str, Any]:
 
 
 def _sizes(threads: int, private: int, cache: int) -> list[int]:
-    """Working sets in bytes: half of the private caches, a part of the last one, and far above it
-    as far as a quarter of the free memory allows."""
+    """Working sets in bytes: half of the private caches, four times that, a part of the last cache,
+    and far above it as far as a quarter of the free memory allows."""
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     largest = max(16 << 20, min(4 * cache, _LARGEST, free // 4))
-    found = [private // 2 * threads, min(cache // 4, 32 << 20), largest]
+    near = private // 2 * threads
+    found = [near, 4 * near, min(cache // 4, 32 << 20), largest]
     return sorted({max(64 << 10, size) for size in found})
 
 

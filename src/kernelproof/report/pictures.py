@@ -195,7 +195,12 @@ def _sweep_times(identity: str, name: str, records: Sequence[Record]) -> str:
     if floors:
         x, y = [size for size, _ in floors], [seconds for _, seconds in floors]
         traces.append(_curve("physics floor", [float(v) for v in x], y, "dash"))
-    return figure(identity, traces, _sweep_layout(name, "seconds per call (log scale)", "log"))
+    layout = _sweep_layout(
+        name,
+        "seconds per call (log scale)",
+        [record.sweep.value for record in records if record.sweep],
+    )
+    return figure(identity, traces, layout)
 
 
 def _time_line(number: int, label: str, line: Sequence[tuple[int, Series]]) -> dict[str, Any]:
@@ -242,12 +247,14 @@ def _sweep_bandwidth(identity: str, name: str, records: Sequence[Record]) -> str
     if limits:
         ends = [size for size, _ in limits], [rate for _, rate in limits]
         traces.append(_curve("measured bandwidth at this size", *ends, "dash"))
-    return figure(identity, traces, _sweep_layout(name, "bytes per second (log scale)", "log"))
+    layout = _sweep_layout(name, "bytes per second (log scale)", [int(size) for size in x])
+    return figure(identity, traces, layout)
 
 
-def _sweep_layout(name: str, title: str, kind: str) -> dict[str, Any]:
+def _sweep_layout(name: str, title: str, sizes: Sequence[int]) -> dict[str, Any]:
     x = {"type": "log", **_GRID, "title": {"text": f"{html.escape(name)} (log scale)"}}
-    y = {"type": kind, **_GRID, "title": {"text": title}, "exponentformat": "SI"}
+    x |= {"tickmode": "array", "tickvals": list(sizes), "ticktext": [f"{n}" for n in sizes]}
+    y = {"type": "log", **_GRID, "title": {"text": title}, "exponentformat": "SI"}
     return base(340, xaxis=x, yaxis=y, hovermode="closest")
 
 
