@@ -6,7 +6,9 @@ waits for its slowest thread, which on a machine with other load measures the sc
 
 from __future__ import annotations
 
+import itertools
 import os
+import statistics
 import threading
 import time
 from collections.abc import Callable
@@ -20,6 +22,8 @@ from kernelproof.types import Bandwidth
 
 _SECONDS = 0.1  # for one figure
 _LARGEST = 1 << 30
+_CHUNK = 8 << 20
+_LEAST = 3  # steps for one figure
 _CALLS = 1000
 # No product that takes longer is run: one of a dtype without hardware tells enough when small.
 _LONG = 0.05
@@ -104,21 +108,28 @@ def _empty_call() -> float:
 
 
 def _bandwidth(size: int, threads: int) -> Bandwidth:
-    """Best rates over ``size`` bytes in all, in equal parts for the threads."""
+    """Rates over ``size`` bytes in all, in equal parts for the threads. A part is gone through in
+    chunks, each timed by itself, so that a thread that is interrupted loses one of them."""
     count = max(1024, size // threads // 4)
-    parts = _each(threads, lambda: torch.ones(count))
-    half = count // 2
+    chunk = min(count, _CHUNK // 4)
+    parts = _each(threads, lambda: torch.ones(count).split(chunk))
+    whole = [[piece for piece in part if len(piece) == chunk] for part in parts]
+    half = chunk // 2
 
     def rate(step: Callable[[torch.Tensor], Any], touched: int) -> float:
-        return _total(threads, lambda i: lambda: step(parts[i]), 4.0 * touched)
+        def steps(number: int) -> Callable[[], Any]:
+            turn = itertools.cycle(whole[number])
+            return lambda: step(next(turn))
+
+        return _total(threads, steps, 4.0 * touched, chunk < count)
 
     return Bandwidth(
         size=4 * count * threads,
         read=max(
-            rate(torch.sum, count),
+            rate(torch.sum, chunk),
             rate(lambda x: torch.dot(x[:half], x[half : 2 * half]), 2 * half),
         ),
-        write=rate(lambda x: x.fill_(1.0), count),
+        write=rate(lambda x: x.fill_(1.0), chunk),
         copied=rate(lambda x: x[:half].copy_(x[half : 2 * half]), 2 * half),
     )
 
@@ -174,20 +185,25 @@ def _each(threads: int, make: Callable[[], Any]) -> list[Any]:
     return made
 
 
-def _total(threads: int, step: Callable[[int], Callable[[], Any]], amount: float) -> float:
-    """The sum over the threads of ``amount`` over the shortest time of a step."""
-    shortest = [float("inf")] * threads
+def _total(
+    threads: int, step: Callable[[int], Callable[[], Any]], amount: float, many: bool = False
+) -> float:
+    """The sum over the threads of ``amount`` over the shortest time of a step; with ``many``
+    chunks, of which one may lie in a cache by chance, over the quarter of shorter times."""
+    taken: list[list[float]] = [[] for _ in range(threads)]
 
     def run(number: int) -> None:
         mine = step(number)
         mine()
         end = time.perf_counter() + _SECONDS
-        while (started := time.perf_counter()) < end:
+        while (started := time.perf_counter()) < end or len(taken[number]) < _LEAST:
             mine()
-            shortest[number] = min(shortest[number], time.perf_counter() - started)
+            taken[number].append(time.perf_counter() - started)
 
     _together(threads, run)
-    return sum(amount / seconds for seconds in shortest)
+    return sum(
+        amount / (statistics.quantiles(times, n=4)[0] if many else min(times)) for times in taken
+    )
 
 
 def _together(threads: int, run: Callable[[int], None]) -> None:
