@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kernelproof import sweep
+from kernelproof import cli, sweep
 from kernelproof.errors import UsageError
 from kernelproof.pipeline import Options
-
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 PROBLEM = """
 import torch
@@ -81,12 +77,18 @@ def test_an_unknown_size_names_those_there_are(files: tuple[str, str]) -> None:
         sweep.run(*files, sweep.parse("width=1:2:x2"), Options())
 
 
-def test_a_sweep_from_end_to_end(files: tuple[str, str], run_cli: Run, tmp_path: Path) -> None:
+def command(*arguments: str) -> int:
+    """The exit code of a command in this process."""
+    with pytest.raises(SystemExit) as raised:
+        cli.main(arguments)
+    return int(raised.value.code or 0)
+
+
+def test_a_sweep_from_end_to_end(files: tuple[str, str], tmp_path: Path, capsys: Any) -> None:
     store = f"sqlite:///{tmp_path}/records.sqlite"
-    common = ["--rounds", "2", "--seeds", "1", "--store", store, "--device", "cpu"]
-    done = run_cli("bench", *files, "--sweep", "rows=8:16:x2", *common, "--json")
-    assert done.returncode == 0, done.stderr
-    records = json.loads(done.stdout)
+    common = ["--rounds", "2", "--seeds", "1", "--store", store, "--device", "cpu", "--json"]
+    assert command("bench", *files, "--sweep", "rows=8:16:x2", *common) == 0
+    records = json.loads(capsys.readouterr().out)
     assert [record["sweep"]["value"] for record in records] == [8, 16]
     assert len({record["sweep"]["id"] for record in records}) == 1
     moved = [record["timing"]["work"] for record in records]
@@ -97,7 +99,7 @@ def test_a_sweep_from_end_to_end(files: tuple[str, str], run_cli: Run, tmp_path:
     assert {run["case"] for run in records[1]["verdict"]["runs"]} == {"default"}
     assert [b["name"] for b in records[0]["timing"]["baselines"]] == ["eager"]
     page = tmp_path / "page.html"
-    assert run_cli("report", "--store", store, "-o", str(page)).returncode == 0
+    assert command("report", "--store", store, "-o", str(page)) == 0
     assert "over rows</h2>" in page.read_text() and "sweep-1-bandwidth" in page.read_text()
 
 

@@ -20,6 +20,10 @@ DeviceOpt = Annotated[
     str | None,
     typer.Option(help="cpu, cuda or cuda:<index>. Default: what the candidate needs."),
 ]
+PlaceOpt = Annotated[
+    str | None,
+    typer.Option("--device", help="cpu, cuda or cuda:<index>. Default: the GPU, else the CPU."),
+]
 SeedsOpt = Annotated[int, typer.Option(min=1, help="Random inputs for the first case.")]
 SeedOpt = Annotated[int | None, typer.Option(help="Replay: derive all seeds from this number.")]
 CaseOpt = Annotated[list[str] | None, typer.Option("--case", help="Only this case; repeatable.")]

@@ -22,6 +22,7 @@ from kernelproof.arguments import (
     CaseOpt,
     DeviceOpt,
     JsonOpt,
+    PlaceOpt,
     ProblemArg,
     QuickOpt,
     SeedOpt,
@@ -130,7 +131,7 @@ def bench(
 
 @app.command()
 def floors(
-    device: DeviceOpt = None,
+    device: PlaceOpt = None,
     refresh: Annotated[bool, typer.Option("--refresh", help="Measure again.")] = False,
     json_: JsonOpt = False,
 ) -> None:
