@@ -40,8 +40,6 @@ def attached(timing: Timing, race: Race, sets: int) -> Timing:
     if found is None:
         why = _failed.get(race.device, "not measured")
         notes.append(f"floors of the device: {why}; `kernelproof floors` measures them")
-    elif found.notes:
-        notes += [f"floors: {note}" for note in found.notes if "load average" in note]
     series = timing.candidate.device or timing.candidate.host
     update: dict[str, Any] = {"work": work, "floors": found}
     if work is not None:

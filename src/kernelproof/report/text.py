@@ -295,7 +295,7 @@ def time_facts(timing: Timing) -> list[str]:
     ]
     if timing.candidate.first_call is not None:
         facts.append(f"first call {units.seconds(timing.candidate.first_call)}")
-    floor = main_series(timing.floor, timing) if timing.floor else None
+    floor = main_series(timing.floor, timing) if timing.floor and not timing.limit else None
     taken = main_series(timing.candidate, timing)
     facts += units.achieved(taken, floor, timing.flops, timing.bytes)
     return facts + speed.limit_lines(timing)
