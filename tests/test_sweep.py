@@ -103,6 +103,11 @@ def test_a_sweep_from_end_to_end(files: tuple[str, str], tmp_path: Path, capsys:
     assert "over rows</h2>" in page.read_text() and "sweep-1-bandwidth" in page.read_text()
 
 
+def test_shrinking_would_undo_a_sweep(files: tuple[str, str]) -> None:
+    with pytest.raises(UsageError, match="give one of them"):
+        sweep.run(*files, sweep.parse("rows=2:4:x2"), Options(shrink_to=1000))
+
+
 @pytest.mark.parametrize(
     "name, sizes, case_sizes", [("rows", (), (("rows", 2),)), ("length", (("length", 2),), ())]
 )

@@ -89,6 +89,8 @@ def run(
     from kernelproof import problem as problems
     from kernelproof.worker.client import start_server
 
+    if options.shrink_to is not None:
+        raise UsageError("--sweep and --shrink both choose sizes; give one of them")
     start_server()
     reference = problems.load(problem, dict(options.sizes), options.shrink_to)
     case = pipeline._timed_case(reference, options).name

@@ -108,6 +108,17 @@ def test_founding_problems_agree_with_hand_counts(name: str, products: int, othe
     assert not settled(work, reference.count("FLOPS", case), work.bytes).notes
 
 
+def test_gru_products_by_hand() -> None:
+    work = trace(nn.GRU(6, 5), [normal(4, 3, 6)])
+    assert sum(work.matrix.values()) == 2 * 4 * 3 * 3 * 5 * (6 + 5)
+    assert not work.unknown
+
+
+def test_a_bilinear_layer_by_hand() -> None:
+    work = trace(nn.Bilinear(3, 4, 5, bias=False), [normal(2, 3), normal(2, 4)])
+    assert work.flops == 3 * 2 * 3 * 4 * 5
+
+
 def test_a_causal_mask_halves_attention() -> None:
     q, k, v = normal(1, 1, 6, 8), normal(1, 1, 6, 8), normal(1, 1, 6, 4)
     work = trace(Attention(is_causal=True), [q, k, v])
@@ -159,6 +170,10 @@ def test_weights_and_tables_are_read() -> None:
     module = nn.Linear(4, 3)
     table = normal(3)
     assert moved(lambda x: module(x) + table, normal(2, 4)) == (32 + 48 + 12 + 12, 24)
+
+
+def test_constants_of_the_call_are_not_read() -> None:
+    assert moved(lambda x: x + torch.tensor([1.0, 2.0]), normal(2)) == (8, 8)
 
 
 def test_only_what_is_gathered_is_read() -> None:

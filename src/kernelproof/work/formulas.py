@@ -41,7 +41,7 @@ def count(func: Any, args: Any, kwargs: Any, result: Any) -> Count | None:
         return 0.0, 0.0
     if (formula := _FORMULAS.get(name)) is not None:
         return formula(args, kwargs, result)
-    if torch.Tag.pointwise in func.tags:
+    if name in _STEPS or torch.Tag.pointwise in func.tags:
         return 0.0, _pointwise(name, args, kwargs, _first(result))
     # Without a tensor to work on there is nothing but new values.
     return None if _tensors(args) or _tensors(kwargs) else (0.0, 0.0)
@@ -87,7 +87,8 @@ def _first(result: Any) -> Any:
 # Elementary steps per element of the output, where they are not one.
 _STEPS = {
     **dict.fromkeys(("addcmul", "addcdiv", "leaky_relu", "clamp", "hardtanh", "hypot"), 2),
-    **dict.fromkeys(("sigmoid", "softplus", "elu", "lerp", "hardsigmoid", "mse_loss", "logit"), 3),
+    **dict.fromkeys(("_prelu_kernel", "rrelu_with_noise"), 2),
+    **dict.fromkeys(("sigmoid", "softplus", "elu", "lerp", "hardsigmoid", "logit"), 3),
     **dict.fromkeys(("silu", "glu", "log_sigmoid_forward", "hardswish", "hardshrink", "selu"), 4),
     "mish": 5,
 }  # fmt: skip
@@ -244,6 +245,18 @@ def _fft(args: Any, kwargs: Any, out: Any) -> Count:
     return 0.0, (2.5 if real else 5.0) * wide.numel() * math.log2(max(2, points))
 
 
+def _trilinear(args: Any, kwargs: Any, out: Any) -> Count:
+    """Two multiplications and an addition for each combination of indices of three factors, which
+    are given an axis of length 1 at each position that they lack."""
+    shapes = []
+    for factor, positions in zip(args[:3], args[3:6], strict=True):
+        shape = list(factor.shape)
+        for position in positions:
+            shape.insert(position, 1)
+        shapes.append(shape)
+    return 0.0, 3.0 * math.prod(torch.broadcast_shapes(*shapes))
+
+
 def _cdist(args: Any, kwargs: Any, out: Any) -> Count:
     return 0.0, 3.0 * _first(out).numel() * args[0].shape[-1]
 
@@ -273,6 +286,7 @@ def _fused_attention(args: Any, kwargs: Any, out: Any) -> Count:
 
 # Copies, casts, selections, orders, new values.
 _NO_ARITHMETIC = """
+unsafe_split unsafe_split_with_sizes block_diag diagonal_copy
 _to_copy clone copy cat stack index index_select gather scatter embedding take roll flip where
 masked_fill masked_select masked_scatter constant_pad_nd reflection_pad1d reflection_pad2d
 reflection_pad3d replication_pad1d replication_pad2d replication_pad3d tril triu im2col fill
@@ -310,8 +324,13 @@ _FORMULAS: dict[str, _Formula] = {
                      "amax", "amin", "aminmax", "max", "min", "trace", "_adaptive_avg_pool2d",
                      "_adaptive_avg_pool3d", "adaptive_max_pool2d", "adaptive_max_pool3d",
                      "segment_reduce"), _per_input(1)),
+    "col2im": _per_input(1),
     **dict.fromkeys(("norm", "linalg_vector_norm"), _per_input(2)),
-    **dict.fromkeys(("logcumsumexp",), _per_input(3)),
+    **dict.fromkeys(("logcumsumexp", "mse_loss", "renorm"), _per_input(3)),
+    # Difference, its size, the choice of two forms and the sum.
+    **dict.fromkeys(("huber_loss", "smooth_l1_loss"), _per_input(5)),
+    # Two logarithms, or the stable form from logits: maximum, product, abs, exp, log1p, two sums.
+    **dict.fromkeys(("binary_cross_entropy", "binary_cross_entropy_with_logits"), _per_input(7)),
     **dict.fromkeys(("var", "std", "var_mean", "std_mean", "logsumexp"), _per_input(4)),
     **dict.fromkeys(("_softmax", "_log_softmax", "_safe_softmax"), _per_input(5)),
     # The negation and the sum of what is picked, one element of each row.
@@ -333,11 +352,13 @@ _FORMULAS: dict[str, _Formula] = {
     **dict.fromkeys(("avg_pool1d", "avg_pool2d", "avg_pool3d", "max_pool2d_with_indices",
                      "max_pool3d_with_indices", "max_pool2d", "mkldnn_max_pool2d"), _pooled),
     "upsample_linear1d": _per_output(4),
-    "upsample_bilinear2d": _per_output(8),
-    "upsample_trilinear3d": _per_output(16),
+    # A product and a sum for each corner; where the corners are counts nothing.
+    **dict.fromkeys(("upsample_bilinear2d", "grid_sampler_2d"), _per_output(8)),
+    **dict.fromkeys(("upsample_trilinear3d", "grid_sampler_3d"), _per_output(16)),
     "upsample_bicubic2d": _per_output(32),
     **dict.fromkeys(("_fft_c2c", "_fft_r2c", "_fft_c2r"), _fft),
     "_cdist_forward": _cdist,
+    "_trilinear": _trilinear,
     "mkldnn_rnn_layer": _rnn_layer,
     "_cudnn_rnn": _rnn,
 }  # fmt: skip

@@ -108,7 +108,10 @@ class _Counter(TorchDispatchMode):
         made = [leaf for leaf in tree_leaves(result) if _is_tensor(leaf) and plain(leaf)]
         held = [tensor for tensor in given if plain(tensor)]
         for tensor in made:
-            if not any(shares(tensor, other) for other in held):
+            # `lift_fresh` hands out a constant that the call itself has just built.
+            if formulas.name_of(func) == "lift_fresh" or not any(
+                shares(tensor, other) for other in held
+            ):
                 self.regions.make(tensor)
         if not self.paused:
             self.add(formulas.count(func, args, kwargs, result), func, args, kwargs, result)
