@@ -42,6 +42,8 @@ class Reference:
 
     problem: Problem
     module: ModuleType
+    # Bytes of the inputs that have been made or asked for, by the sizes of their case.
+    _sizes: dict[str, int] = dataclasses.field(default_factory=dict, repr=False, compare=False)
 
     def init_args(self, case: Case) -> tuple[list[Any], dict[str, Any]]:
         """Positional and keyword arguments of ``Model`` for ``case``."""
@@ -61,21 +63,25 @@ class Reference:
 
     def inputs(self, case: Case) -> list[Any]:
         """Fresh inputs for ``case``; the caller has seeded torch."""
-        return list(self.module.get_inputs(**case.sizes))
+        made = list(self.module.get_inputs(**case.sizes))
+        self._sizes[repr(case.sizes)] = resize.tensor_bytes(made)
+        return made
 
     def input_bytes(self, case: Case) -> int:
         """Bytes of the tensors of ``case``."""
-        import torch
+        if repr(case.sizes) not in self._sizes:
+            import torch
 
-        try:
-            # On the meta device tensors have a size and no memory.
-            with torch.device("meta"):
-                inputs = self.inputs(case)
-        except Exception:
-            # What is made from values (an `item`, numpy) cannot be made there, and fails in many
-            # ways; what is wrong otherwise fails again.
-            inputs = self.inputs(case)
-        return resize.tensor_bytes(inputs)
+            try:
+                # On the meta device tensors have a size and no memory; but its first use imports
+                # the decompositions of all operators, which takes a second.
+                with torch.device("meta"):
+                    self.inputs(case)
+            except Exception:
+                # What is made from values (an `item`, numpy) cannot be made there, and fails in
+                # many ways; what is wrong otherwise fails again.
+                self.inputs(case)
+        return self._sizes[repr(case.sizes)]
 
     def other_sizes(self) -> list[tuple[dict[str, Size], Reference]]:
         """This problem at other sizes at which it runs, where its sizes are module-level constants
