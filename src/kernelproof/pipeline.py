@@ -21,6 +21,7 @@ from kernelproof import problem as problems
 from kernelproof.errors import CandidateError, UsageError
 from kernelproof.subject import CandidateProcess
 from kernelproof.types import (
+    Call,
     Candidate,
     Case,
     Check,
@@ -110,6 +111,7 @@ def judge(
         verdict = subject.audited(verdict)
         timing = None
         verdict = verdict.model_copy(update={"notes": (*verdict.notes, *remarks)})
+        verdict = _gradients(reference, subject, verdict, seeds, options)
         verdict, library = _evidence(reference, subject, verdict, seeds, options)
         # An emulated kernel has no time worth telling.
         if timed and verdict.status == "pass" and verdict.evidence != "emulated":
@@ -217,6 +219,28 @@ def _check(
         max_bytes=most if most is not None else options.shrink_to,
     )
     return check(reference, subject, plan, progress)
+
+
+def _gradients(
+    reference: problems.Reference, subject: CandidateProcess, verdict: Verdict,
+    seeds: tuple[int, ...], options: Options,
+) -> Verdict:  # fmt: skip
+    """The verdict with what the first case's gradients tell."""
+    if verdict.status != "pass" or subject.emulated or options.level == "quick":
+        return verdict
+    from kernelproof.check import Plan, gradients
+    from kernelproof.timed import failed
+
+    case = _timed_case(reference, options)
+    subject.construct(*_payload(reference, case, seeds[0]))
+    plan = Plan(seeds=seeds, device=subject.device)
+    found = gradients.judge(reference, plan, case, lambda x: subject.gradients(x, seeds[0]))
+    subject.revive()
+    if found is None or found.outcome != "fail":
+        return verdict.model_copy(
+            update={"checks": (*verdict.checks, *([found] if found is not None else []))}
+        )
+    return failed(verdict, "wrong", [found], Call(case=case.name, seed=seeds[0]))
 
 
 def _evidence(

@@ -103,6 +103,15 @@ class CandidateProcess:
             _form("call", run, _FACTS)
         return answer
 
+    def gradients(self, inputs: list[Any], seed: int) -> list[Any]:
+        """Gradients for ``inputs``, the last of which are the cotangents; see `backward`."""
+        answer = self._ask(
+            "gradients", timeout=self.options.call_timeout, payload=(inputs, seed)
+        )  # fmt: skip
+        if not isinstance(answer, list):
+            raise _nonsense("gradients", answer)
+        return answer
+
     def another(self) -> CandidateProcess:
         """The same candidate in a process of its own."""
         return CandidateProcess(self.candidate, self.device, self.options, self.hides)
