@@ -44,6 +44,8 @@ _CPU_LANGUAGES = ("cpp-c", "cpp-stable", "cpp-inline")
 _PROFILED_BYTES = 16 << 20
 # Families and layouts at the default level end after this time; only large problems come near it.
 _EXTRA_SECONDS = 60.0
+# A call past 2^31 elements may take so long: most of it goes into moving gigabytes.
+_LARGE_SECONDS = 600.0
 # Cases with larger inputs are left out of an emulated check, unless it is thorough.
 _EMULATED_BYTES = 4 << 20
 
@@ -60,6 +62,7 @@ class Options:
     case) or "thorough" (those of every case, twice the seeds, other sizes).
     ``build_timeout``, ``call_timeout``, ``compile_timeout``: seconds. ``memory``: bytes that the
     candidate and what it starts may hold; a share of what is available by default.
+    ``large``: also the cases past 2^31 elements, whose calls may take ten minutes.
     """
 
     device: str | None = None
@@ -75,6 +78,7 @@ class Options:
     call_timeout: float = 60.0
     compile_timeout: float = 120.0
     memory: int | None = None
+    large: bool = False
     rounds: int = 30
     seconds: float = 20.0
 
@@ -94,6 +98,9 @@ def judge(
             candidate does wrong is in the record instead.
     """
     options = options or Options()
+    if options.large:
+        patient = max(options.call_timeout, _LARGE_SECONDS)
+        options = dataclasses.replace(options, call_timeout=patient)
     reference = problems.load(problem, dict(options.sizes), options.shrink_to)
     found = candidates.load(find_candidate(reference.problem.path, candidate))
     device = _device(options.device, found)
@@ -203,6 +210,8 @@ def _check(
     evidence: Evidence = "cpu" if device == "cpu" else "device"
     level, most = options.level, options.max_bytes
     if subject.emulated:
+        if options.large:
+            raise UsageError("--large needs a GPU for this candidate; it would be emulated here")
         evidence = "emulated"
         if level != "thorough":
             seeds, level = seeds[:1], "quick"
@@ -217,6 +226,7 @@ def _check(
         cases=options.cases,
         # A problem that could not be shrunk enough is left out, and the verdict says so.
         max_bytes=most if most is not None else options.shrink_to,
+        large=options.large,
     )
     return check(reference, subject, plan, progress)
 
