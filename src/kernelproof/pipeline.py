@@ -119,6 +119,7 @@ def judge(
         timing = None
         verdict = verdict.model_copy(update={"notes": (*verdict.notes, *remarks)})
         verdict = _gradients(reference, subject, verdict, seeds, options)
+        verdict = _second_device(reference, subject, verdict, seeds, options)
         verdict, library = _evidence(reference, subject, verdict, seeds, options)
         # An emulated kernel has no time worth telling.
         if timed and verdict.status == "pass" and verdict.evidence != "emulated":
@@ -251,6 +252,34 @@ def _gradients(
             update={"checks": (*verdict.checks, *([found] if found is not None else []))}
         )
     return failed(verdict, "wrong", [found], Call(case=case.name, seed=seeds[0]))
+
+
+def _second_device(
+    reference: problems.Reference, subject: CandidateProcess, verdict: Verdict,
+    seeds: tuple[int, ...], options: Options,
+) -> Verdict:  # fmt: skip
+    """The verdict with how the candidate fares on another GPU than the current one, where there are
+    two. A note: most kernels that people write take the current device for granted."""
+    import torch
+
+    here = subject.device
+    if verdict.status != "pass" or here == "cpu" or options.level == "quick":
+        return verdict
+    if torch.cuda.device_count() < 2:
+        return verdict
+    from kernelproof.check import Plan, check
+
+    other = "cuda:0" if here.endswith(":1") else "cuda:1"
+    case = _timed_case(reference, options).name
+    plan = Plan(seeds=seeds[:1], device=other, evidence="device", cases=(case,))
+    with subject.another(other) as elsewhere:
+        found = check(reference, elsewhere, plan)
+    name, text = "second device", ""
+    if found.status != "pass":
+        text = f"on {other} while {here} is current: {found.status}: {found.message}. "
+        text += "A launch needs the device of its tensors (CUDAGuard, torch.cuda.device)"
+    told = Check(name=name, outcome="note" if text else "pass", message=text)
+    return verdict.model_copy(update={"checks": (*verdict.checks, told)})
 
 
 def _evidence(

@@ -105,6 +105,9 @@ class Host:
         self.path = request["path"]
         self.device = request["device"]
         torch.set_num_threads(int(request["threads"]))
+        current = request.get("current") or self.device
+        if ":" in current:
+            torch.cuda.set_device(current)
         started = time.perf_counter()
         if self.source is None:
             self.tripwires = Tripwires(str(Path(self.path).parent))
@@ -339,6 +342,8 @@ def _synchronize(device: str) -> None:
         import torch
 
         torch.cuda.synchronize()
+        # Where another device is the current one.
+        torch.cuda.synchronize(device)
 
 
 def _described(error: BaseException, path: str) -> dict[str, Any]:
