@@ -115,6 +115,8 @@ class Confinement:
             rules.allow_except(path, landlock.READ, hidden)
         for name in (*self.writes, str(temporary), "/dev/shm"):
             rules.allow(Path(name).resolve(), landlock.WRITE)
+        # CUDA names its threads by writing to task/<thread>/comm, and does not start where it can't.
+        rules.allow(Path(f"/proc/{os.getpid()}/task"), landlock.WRITE)
         for pattern in _DEVICES:
             for device in Path("/dev").glob(pattern):
                 rules.allow(device, landlock.DEVICE)
