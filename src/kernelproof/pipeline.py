@@ -194,6 +194,11 @@ def _device(asked: str | None, candidate: Candidate) -> str:
         raise UsageError(f"no device {asked!r}; there are cpu, cuda and cuda:<index>")
     if kind == "cuda" and not torch.cuda.is_available():
         raise UsageError(f"device {asked!r}: torch sees no CUDA GPU here; see `kernelproof doctor`")
+    if ":" in asked:
+        count, index = torch.cuda.device_count(), asked.split(":")[1]
+        if not index.isdigit() or int(index) >= count:
+            raise UsageError(f"no device {asked!r}; there are cuda:0 to cuda:{count - 1}")
+        torch.cuda.set_device(asked)
     return asked
 
 
@@ -272,7 +277,8 @@ def _second_device(
     other = "cuda:0" if here.endswith(":1") else "cuda:1"
     case = _timed_case(reference, options).name
     plan = Plan(seeds=seeds[:1], device=other, evidence="device", cases=(case,))
-    with subject.another(other) as elsewhere:
+    # The reference has the device to itself: that the current one is another is for the candidate.
+    with subject.another(other) as elsewhere, torch.cuda.device(other):
         found = check(reference, elsewhere, plan)
     name, text = "second device", ""
     if found.status != "pass":
