@@ -56,7 +56,13 @@ def kernels() -> list[dict[str, Any]]:
     import emulate_corpus as corpus
 
     found = [
-        {"id": f"{name}-clean", "kernel": name, "source": corpus.text(name), "kind": "", "lines": []}
+        {
+            "id": f"{name}-clean",
+            "kernel": name,
+            "source": corpus.text(name),
+            "kind": "",
+            "lines": [],
+        }
         for name in corpus.CLEAN
     ]
     for number, bug in enumerate(corpus.BUGS):

@@ -20,7 +20,9 @@ __global__ void count_kernel(const int64_t* x, unsigned* bins, int count) {
   }
 }
 
-__global__ void widen_kernel(const unsigned* bins, int64_t* y) { y[threadIdx.x] = bins[threadIdx.x]; }
+__global__ void widen_kernel(const unsigned* bins, int64_t* y) {
+  y[threadIdx.x] = bins[threadIdx.x];
+}
 
 torch::Tensor histogram(torch::Tensor x) {
   auto y = torch::empty({32}, torch::dtype(torch::kInt64).device(x.device()));

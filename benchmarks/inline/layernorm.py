@@ -11,7 +11,8 @@ SOURCE = r"""
 #include <type_traits>
 
 template <typename scalar_t, typename acc_t = float>
-__global__ void layernorm_kernel(const scalar_t* __restrict__ x, const scalar_t* __restrict__ weight,
+__global__ void layernorm_kernel(const scalar_t* __restrict__ x,
+                                 const scalar_t* __restrict__ weight,
                                  const scalar_t* __restrict__ bias, scalar_t* __restrict__ y,
                                  int width, acc_t eps) {
   __shared__ acc_t sums[256];
@@ -56,7 +57,8 @@ torch::Tensor layernorm(torch::Tensor x, torch::Tensor weight, torch::Tensor bia
 
 extension = load_inline(
     name="inline_layernorm",
-    cpp_sources="torch::Tensor layernorm(torch::Tensor x, torch::Tensor weight, torch::Tensor bias, double eps);",
+    cpp_sources="torch::Tensor layernorm(torch::Tensor x, torch::Tensor weight, "
+    "torch::Tensor bias, double eps);",
     cuda_sources=SOURCE,
     functions=["layernorm"],
 )

@@ -3,7 +3,6 @@
 import torch
 import torch.nn as nn
 
-
 WEIGHTS = (0.1, 0.2, 0.4, 0.2, 0.1)
 
 

@@ -14,12 +14,12 @@ namespace rows {
 
 __inline__ __device__ float warp_max(float v) {
 #pragma unroll
-  for (int offset = 16; offset > 0; offset >>= 1) v = fmaxf(v, __shfl_xor_sync(0xffffffff, v, offset));
+  for (int d = 16; d > 0; d >>= 1) v = fmaxf(v, __shfl_xor_sync(0xffffffff, v, d));
   return v;
 }
 
 __inline__ __device__ float warp_sum(float v) {
-  for (int offset = 16; offset > 0; offset >>= 1) v += __shfl_xor_sync(0xffffffff, v, offset);
+  for (int d = 16; d > 0; d >>= 1) v += __shfl_xor_sync(0xffffffff, v, d);
   return v;
 }
 
@@ -35,14 +35,19 @@ __global__ void __launch_bounds__(64) softmax_kernel(const Shape shape) {
   const float* x = shape.x + blockIdx.x * shape.columns;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   float most = -FLT_MAX;
-  for (int c = threadIdx.x; c < shape.columns; c += blockDim.x) most = std::max(most, row[c] = x[c]);
+  for (int c = threadIdx.x; c < shape.columns; c += blockDim.x) {
+    row[c] = x[c];
+    most = std::max(most, row[c]);
+  }
   most = warp_max(most);
   if (lane == 0) result[warp] = most;
   __syncthreads();
   most = fmaxf(result[0], result[1]);
   __syncthreads();
   float sum = 0.0f;
-  for (int c = threadIdx.x; c < shape.columns; c += blockDim.x) sum += row[c] = __expf(row[c] - most);
+  for (int c = threadIdx.x; c < shape.columns; c += blockDim.x) {
+    sum += row[c] = __expf(row[c] - most);
+  }
   sum = warp_sum(sum);
   if (lane == 0) result[warp] = sum;
   __syncthreads();

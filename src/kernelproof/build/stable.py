@@ -68,9 +68,7 @@ def torch_op(
     paths = source_paths(sources)
     if take_cuda is not None and any(path.suffix == ".cu" for path in paths):
         abi = _target_version(torch.__version__)
-        take_cuda(
-            Sources(namespace, paths, abi, list(cflags), list(cuda_flags), list(ldflags), [])
-        )
+        take_cuda(Sources(namespace, paths, abi, list(cflags), list(cuda_flags), list(ldflags), []))
         return getattr(torch.ops, namespace)
     library = compile_library(
         namespace, sources, cflags=cflags, cuda_flags=cuda_flags, ldflags=ldflags, arch=arch

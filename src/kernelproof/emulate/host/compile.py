@@ -15,6 +15,7 @@ from typing import Any
 from kernelproof import cuda
 from kernelproof.build.cache import cached, compiler_identity, content_key
 from kernelproof.build.compiler import find_cxx, run_compiler
+from kernelproof.emulate.host.split import line_of
 from kernelproof.errors import CompileError, UnsupportedError
 
 _HERE = Path(__file__).parent
@@ -132,14 +133,15 @@ def library(
     def fill(folder: Path) -> None:
         objects = []
         for number, unit in enumerate(units):
-            path, made = folder / f"{number}.cpp", folder / f"{number}.o"
+            path, built = folder / f"{number}.cpp", folder / f"{number}.o"
             path.write_text(f'#include "kernelproof_host.h"\n#line 1 "{path}"\n{unit.text}')
             light = not stable and not _FRONTEND.search(unit.text)
             extra = [f"-I{headers / 'light'}"] if light else []
             extra.append(f'-DKERNELPROOF_UNIT="{unit.key}"')
-            _run([compiler, *extra, *base, *_includes(), "-c", str(path), "-o", str(made)], path)
-            objects.append(str(made))
-        _link([compiler, "-shared", *objects, *link, "-o", str(folder / f"{name}.so")], name)
+            _run([compiler, *extra, *base, *_includes(), "-c", str(path), "-o", str(built)], path)
+            objects.append(str(built))
+        made = str(folder / f"{name}.so")
+        _link([compiler, "-shared", *objects, *link, "-o", made], name, units)
         for path in folder.glob("*.o"):
             path.unlink()
 
@@ -147,17 +149,28 @@ def library(
     return folder / f"{name}.so"
 
 
-def _link(command: list[str], name: str) -> None:
+def _link(command: list[str], name: str, units: Sequence[Unit]) -> None:
     """Link; functions of Python are found when the module is loaded, those of CUDA never."""
     command = [*command, "-Wl,-z,defs,--warn-unresolved-symbols"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     missing = re.search(r"undefined reference to [`'](cu\w+)", done.stderr)
     if missing:
+        places = [place for unit in units for place in _places(unit.text, missing[1])]
         raise UnsupportedError(
-            f"{missing[1]} is not taken over from CUDA; run this candidate on a GPU"
+            f"{places[0] if places else name}: {missing[1]} is not taken over from CUDA; "
+            "run this candidate on a GPU"
         )
     if done.returncode:
         raise CompileError(f"{name} does not link", done.stderr.strip())
+
+
+def _places(text: str, word: str) -> list[str]:
+    """``file:line`` of a word, by the `#line` directives before it."""
+    found = []
+    for match in re.finditer(rf"\b{word}\b", text):
+        files = re.findall(r'^#line \d+ "([^"]*)"', text[: match.start()], re.M)
+        found.append(f"{Path(files[-1]).name if files else ''}:{line_of(text, match.start())}")
+    return found
 
 
 def _run(command: list[str], source: Path) -> None:

@@ -52,6 +52,32 @@ inline void check(cudaError_t error) {
 
 }  // namespace kernelproof
 
+// Forms that the runtime's header has for nvcc only. A variable's address stands for its symbol.
+template <class T>
+cudaError_t cudaMemcpyToSymbol(const T& symbol, const void* from, size_t size, size_t offset = 0,
+                               cudaMemcpyKind kind = cudaMemcpyHostToDevice) {
+  return cudaMemcpyToSymbol(static_cast<const void*>(&symbol), from, size, offset, kind);
+}
+template <class T>
+cudaError_t cudaMemcpyToSymbolAsync(const T& symbol, const void* from, size_t size,
+                                    size_t offset = 0, cudaMemcpyKind = cudaMemcpyHostToDevice,
+                                    cudaStream_t = nullptr) {
+  return cudaMemcpyToSymbol(symbol, from, size, offset);
+}
+template <class T>
+cudaError_t cudaMemcpyFromSymbol(void* to, const T& symbol, size_t size, size_t offset = 0,
+                                 cudaMemcpyKind kind = cudaMemcpyDeviceToHost) {
+  return cudaMemcpyFromSymbol(to, static_cast<const void*>(&symbol), size, offset, kind);
+}
+template <class... T>
+cudaError_t cudaFuncSetAttribute(void (*kernel)(T...), cudaFuncAttribute attribute, int value) {
+  return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), attribute, value);
+}
+template <class... T>
+cudaError_t cudaFuncSetCacheConfig(void (*)(T...), cudaFuncCache) {
+  return cudaSuccess;
+}
+
 #ifndef KERNELPROOF_STABLE
 #include <c10/core/Device.h>
 #include <optional>

@@ -1,4 +1,4 @@
-"""The emulator's end of a candidate's host code: launches come in, memory and variables go along."""
+"""The emulator's end of a candidate's host code: launches, memory and variables."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SCANNED_BYTES = 1 << 20
 class _Launch(ctypes.Structure):
     """The same as `Launch` in runtime.cpp."""
 
-    _fields_ = [  # noqa: RUF012 - ctypes reads a plain list
+    _fields_ = [
         ("unit", ctypes.c_char_p), ("signature", ctypes.c_char_p), ("names", ctypes.c_char_p),
         ("templates", ctypes.c_char_p), ("kinds", ctypes.POINTER(ctypes.c_char)),
         ("pointers", ctypes.POINTER(ctypes.c_void_p)), ("sizes", ctypes.POINTER(ctypes.c_size_t)),
@@ -262,7 +262,9 @@ class _Memory:
         n = int(np.searchsorted(self.starts, np.uint64(storage)))
         if n < len(self.starts) and int(self.starts[n]) == storage:
             return Buffer(
-                tensor, initialised=False, written=self.session.written(_bytes(storage, int(self.sizes[n])))
+                tensor,
+                initialised=False,
+                written=self.session.written(_bytes(storage, int(self.sizes[n]))),
             )
         return Buffer(tensor)
 

@@ -10,14 +10,22 @@ in place of kernels, and launches are calls of those:
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Iterator
 
+from kernelproof.emulate.host.heads import (
+    callee_at,
+    closing_of,
+    name_of,
+    parameters,
+    parameters_at,
+    template_names,
+)
 from kernelproof.emulate.host.tokens import (
     Item,
     Token,
     closing,
-    closing_angle,
     items,
     tokens,
     without_template,
@@ -68,12 +76,10 @@ def host_only(text: str) -> str:
 def line_of(text: str, at: int) -> int:
     """The line of a place in the text, as the `#line` directives before it number it."""
     before = text[:at]
-    found = None
-    for found in re.finditer(r"^[ \t]*#[ \t]*line[ \t]+(\d+)[^\n]*\n", before, re.M):
-        pass
-    if found is None:
+    found = list(re.finditer(r"^[ \t]*#[ \t]*line[ \t]+(\d+)[^\n]*\n", before, re.M))
+    if not found:
         return before.count("\n") + 1
-    return int(found[1]) + before[found.end() :].count("\n")
+    return int(found[-1][1]) + before[found[-1].end() :].count("\n")
 
 
 class _Splitter:
@@ -102,7 +108,7 @@ class _Splitter:
             library = _LIBRARIES.match(token.text) if token.kind == "directive" else None
             if library:
                 raise self.unsupported(f"{library[1]} is not emulated", token.start)
-        for one, other in zip(code, code[1:], strict=False):
+        for one, other in itertools.pairwise(code):
             if one.text == "]" and other.text in ("__device__", "__host__"):
                 raise self.unsupported("device lambdas are not taken over", other.start)
 
@@ -151,26 +157,26 @@ class _Splitter:
 
     def _kernel(self, item: Item) -> None:
         assert item.body is not None
+        for token in self.code[item.body[0] : item.body[1]]:
+            if token.text == "<<<" and token.kind == "mark":
+                raise self.unsupported("launches by kernels are not emulated", token.start)
         head = without_template(item.head)
-        open_at = _parameters_at(head)
+        open_at = parameters_at(head)
         if open_at < 0:
             raise self.unsupported("this kernel's parameters are not understood", item.start)
         names = []
-        for number, part in enumerate(_split(head[open_at + 1 : _closing(head, open_at)])):
-            name, insert_at = _parameter(part)
+        for number, part in enumerate(parameters(head[open_at + 1 : closing_of(head, open_at)])):
+            name, insert_at = name_of(part)
             if not name:
                 name = f"unnamed_{number}"
                 self.host.append((insert_at, insert_at, f" {name}"))
             pack = any(t.text == "..." for t in part)
             names.append(f"{name}..." if pack else name)
-        template = _template_names(item.head)
+        template = template_names(item.head)
         listed = ", ".join(n.removesuffix("...") for n in names)
-        arguments = "".join(f", {name}" for name in names)
-        self._body(
-            *item.body,
-            f'{{ ::kernelproof::enter(KERNELPROOF_UNIT, __PRETTY_FUNCTION__, "{listed}", "{", ".join(template)}"'
-            f"{arguments}); }}",
-        )
+        texts = f'__PRETTY_FUNCTION__, "{listed}", "{", ".join(template)}"'
+        arguments = ", ".join(["KERNELPROOF_UNIT", texts, *names])
+        self._body(*item.body, f"{{ ::kernelproof::enter({arguments}); }}")
 
     def _type(self, item: Item) -> None:
         inside = range(item.body[0], item.body[1]) if item.body else range(0)
@@ -223,7 +229,8 @@ class _Splitter:
             if token.kind == "mark" and token.text in ("=", "[", "{", ";"):
                 break
             name = token.text if token.kind == "word" else name
-        if not name or any(t.text == "(" for t in head) and not any(t.text == "=" for t in head):
+        marks = {t.text for t in head if t.kind == "mark"}
+        if not name or ("(" in marks and "=" not in marks):
             return  # a declaration of a function
         self.variables += 1
         self.host.append(
@@ -272,7 +279,7 @@ class _Splitter:
                 self.host.append((at, at + len(one.text), _SWAPPED[one.text]))
 
     def _launch(self, code: list[Token], n: int, base: int) -> Iterator[tuple[int, int, str]]:
-        start = _callee(code, n)
+        start = callee_at(code, n)
         if start < 0:
             raise self.unsupported("this launch is not understood", base + code[n].start)
         depth, stop = 0, n + 1
@@ -289,107 +296,13 @@ class _Splitter:
         callee = "".join(t.text for t in code[start:n]).strip()
         line = line_of(self.text, base + code[n].start)
         lines = "\n" * sum(t.text.count("\n") for t in code[start:n]) if not base else ""
-        yield base + code[start].start, base + code[n].end, (
-            f"(::kernelproof::configure({line}, {lines}"
+        yield (
+            base + code[start].start,
+            base + code[n].end,
+            (f"(::kernelproof::configure({line}, {lines}"),
         )
         yield base + code[stop].start, base + code[stop].end, f"), {callee.replace(chr(10), ' ')}"
         yield base + code[last].end, base + code[last].end, ")"
-
-
-def _callee(code: list[Token], n: int) -> int:
-    """The index at which the name before `<<<` begins; -1 where there is none."""
-    at = n - 1
-    while at >= 0 and code[at].kind == "space":
-        at -= 1
-    if at >= 0 and code[at].text in (">", ">>>"):
-        depth = 0
-        while at >= 0:
-            if code[at].kind == "mark":
-                depth += code[at].text.count(">") * (set(code[at].text) == {">"})
-                depth -= code[at].text.count("<") * (set(code[at].text) == {"<"})
-            if depth == 0:
-                break
-            at -= 1
-        at -= 1
-    while at >= 0 and code[at].kind == "space":
-        at -= 1
-    found = -1
-    while at >= 0 and (code[at].kind == "word" or code[at].text == "::"):
-        if code[at].kind == "word" and code[at].text in ("return", "else", "do"):
-            break
-        if found >= 0 and code[at].kind == "word" and code[found].kind == "word":
-            break
-        found = at
-        at -= 1
-    return found
-
-
-def _parameters_at(head: list[Token]) -> int:
-    """The index of the parenthesis that opens a function's parameters."""
-    n = 0
-    while n < len(head):
-        if head[n].text == "(":
-            last = _closing(head, n)
-            previous = head[n - 1].text if n else ""
-            # __launch_bounds__(256) and its like stand before the name.
-            if not previous.startswith("__") or previous == "__global__":
-                return n
-            n = last
-        elif head[n].text == "<":
-            n = closing_angle(head, n, len(head))
-        n += 1
-    return -1
-
-
-def _closing(head: list[Token], at: int) -> int:
-    return closing(head, at, len(head))
-
-
-def _split(part: list[Token]) -> list[list[Token]]:
-    """Parameters of a list, at its top-level commas."""
-    out: list[list[Token]] = [[]]
-    n = 0
-    while n < len(part):
-        text = part[n].text
-        last = n
-        if text in ("(", "[", "{"):
-            last = closing(part, n, len(part))
-        elif text == "<":
-            last = closing_angle(part, n, len(part))
-        if text == ",":
-            out.append([])
-        else:
-            out[-1] += part[n : last + 1]
-        n = last + 1
-    return [p for p in out if p and [t.text for t in p] != ["void"]]
-
-
-_FUNDAMENTAL = (
-    "int", "float", "double", "char", "bool", "long", "short", "unsigned", "signed", "const",
-    "__restrict__", "volatile", "auto", "half", "size_t", "int64_t", "int32_t",
-)  # fmt: skip
-
-
-def _parameter(part: list[Token]) -> tuple[str, int]:
-    """(name, where one would be inserted); the name is empty where there is none."""
-    end = next((n for n, t in enumerate(part) if t.text in ("=", "[")), len(part))
-    last = part[end - 1]
-    words = [t for t in part[:end] if t.kind == "word" and t.text not in ("const", "volatile")]
-    named = last.kind == "word" and last.text not in _FUNDAMENTAL and len(words) > 1
-    if named and end > 1 and part[end - 2].text == "::":
-        named = False
-    return (last.text if named else ""), last.end
-
-
-def _template_names(head: list[Token]) -> list[str]:
-    if not head or head[0].text != "template" or head[1].text != "<":
-        return []
-    names = []
-    for part in _split(head[2 : closing_angle(head, 1, len(head))]):
-        end = next((n for n, t in enumerate(part) if t.text == "="), len(part))
-        words = [t.text for t in part[:end] if t.kind == "word"]
-        names.append(words[-1] if words else "")
-    return names
 
 
 def _mentions(head: list[Token], names: tuple[str, ...]) -> bool:

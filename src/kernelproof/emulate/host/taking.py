@@ -109,5 +109,6 @@ def _expanded(path: Path, folders: Sequence[Path], seen: set[Path]) -> str:
             continue
         if len(seen) > 100:
             raise UnsupportedError(f"{path.name} includes more than 100 headers of its own")
-        out += [_expanded(header, [header.parent, *folders], seen), f'#line {number + 1} "{path}"\n']
+        out.append(_expanded(header, [header.parent, *folders], seen))
+        out.append(f'#line {number + 1} "{path}"\n')
     return "".join(out)
