@@ -161,10 +161,19 @@ def _on_cpu(value: Any) -> Any:
 
 
 class _NoDevice:
-    """torch.cuda.device and torch.cuda.stream, which have nothing to do here."""
+    """torch.cuda.device, torch.cuda.stream and streams, which have nothing to do here."""
 
-    def __init__(self, *_: Any) -> None:
+    cuda_stream = 0
+    device = torch.device("cpu")
+
+    def __init__(self, *_: Any, **__: Any) -> None:
         pass
+
+    def synchronize(self) -> None:
+        return
+
+    def wait_stream(self, stream: Any) -> None:
+        return
 
     def __enter__(self) -> None:
         return
@@ -182,6 +191,7 @@ def standing_in(recorder: Recorder) -> Iterator[None]:
         "get_device_capability": lambda device=None: CAPABILITY,
         "get_device_name": lambda device=None: _PROPERTIES.name,
         "synchronize": lambda device=None: None, "device": _NoDevice, "stream": _NoDevice,
+        "Stream": _NoDevice, "default_stream": _NoDevice, "current_stream": _NoDevice,
     }  # fmt: skip
     with contextlib.ExitStack() as stack:
         for name, answer in answers.items():

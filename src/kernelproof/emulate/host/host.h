@@ -11,6 +11,13 @@
 #include <string>
 #include <type_traits>
 
+// Words before a kernel's name that the runtime's headers define for nvcc only.
+#undef __launch_bounds__
+#undef __grid_constant__
+#define __launch_bounds__(...)
+#define __maxnreg__(...)
+#define __grid_constant__
+
 extern "C" {
 // Keeps grid, block, shared bytes and line for the stub that is called next.
 void kernelproof_configure(int line, dim3 grid, dim3 block, size_t shared);

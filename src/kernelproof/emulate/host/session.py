@@ -157,7 +157,7 @@ class Session:
         after = kernel.variables()
         for variable, at, size in variables:
             if variable in after:
-                _bytes(at, size)[:] = after[variable][:size]
+                _bytes(at, size)[:] = np.frombuffer(after[variable][:size], np.uint8)
         self.keep(result)
         return 0
 

@@ -13,9 +13,8 @@ def kernel_name(signature: str, templates: str) -> str:
             ``void scale(const T*, T*, int) [with T = float; int64_t = long int]``.
         templates: the template parameters, as ``"T, N"``; empty for none.
     """
-    plain, _, given = signature.partition(" [with ")
+    plain, _, given = signature.replace("{anonymous}::", "").partition(" [with ")
     name = _before_parameters(plain)
-    name = name.replace("{anonymous}::", "").replace("(anonymous namespace)::", "")
     if not given and not templates:
         return name
     values = {}
@@ -27,8 +26,7 @@ def kernel_name(signature: str, templates: str) -> str:
     for key in wanted:
         value = values.get(key, "")
         parts += _split(value[1:-1], ",") if value.startswith("{") else [value]
-    named = ", ".join(p.replace("{anonymous}::", "").strip() for p in parts if p)
-    return f"{name}<{named}>"
+    return f"{name}<{', '.join(p for p in parts if p)}>"
 
 
 def _before_parameters(text: str) -> str:
@@ -39,7 +37,7 @@ def _before_parameters(text: str) -> str:
         if depth == 0 and text[at] == "(":
             break
         at -= 1
-    name = re.search(r"((?:\{anonymous\}::|[\w$]+::)*[\w$]+)\s*$", text[:at])
+    name = re.search(r"((?:[\w$]+::)*[\w$]+)\s*$", text[:at])
     return name[1] if name else text[:at]
 
 
