@@ -228,6 +228,17 @@ cudaError_t cudaFree(void* data) {
 cudaError_t cudaFreeAsync(void* data, cudaStream_t) { return cudaFree(data); }
 cudaError_t cudaFreeHost(void* data) { return cudaFree(data); }
 
+cudaError_t cudaHostAlloc(void** data, size_t size, unsigned) { return cudaMalloc(data, size); }
+cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned) {
+  return *device = host, cudaSuccess;
+}
+cudaError_t cudaHostRegister(void* data, size_t size, unsigned) {
+  std::lock_guard<std::mutex> hold(mutex);
+  allocations[reinterpret_cast<uintptr_t>(data)] = size;
+  return cudaSuccess;
+}
+cudaError_t cudaHostUnregister(void* data) { return forget(data), cudaSuccess; }
+
 cudaError_t cudaMemset(void* data, int value, size_t size) {
   if (!inside(data, size)) return told(cudaErrorInvalidValue);
   std::memset(data, value, size);
@@ -244,6 +255,15 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t size, cudaMemcpyKind) 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t size, cudaMemcpyKind kind,
                             cudaStream_t) {
   return cudaMemcpy(to, from, size, kind);
+}
+cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch,
+                         size_t width, size_t height, cudaMemcpyKind kind) {
+  for (size_t row = 0; row < height; ++row) {
+    const auto status = cudaMemcpy(static_cast<char*>(to) + row * to_pitch,
+                                   static_cast<const char*>(from) + row * from_pitch, width, kind);
+    if (status != cudaSuccess) return status;
+  }
+  return cudaSuccess;
 }
 cudaError_t cudaMemcpyToSymbol(const void* symbol, const void* from, size_t size, size_t offset,
                                cudaMemcpyKind) {
@@ -285,6 +305,10 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const voi
 cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
 cudaError_t cudaSetDevice(int) { return cudaSuccess; }
 cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
+cudaError_t cudaDeviceReset() { return cudaSuccess; }
+cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache) { return cudaSuccess; }
+cudaError_t cudaRuntimeGetVersion(int* version) { return *version = CUDART_VERSION, cudaSuccess; }
+cudaError_t cudaDriverGetVersion(int* version) { return *version = CUDART_VERSION, cudaSuccess; }
 cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
 cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaStreamCreate(cudaStream_t* stream) { return *stream = nullptr, cudaSuccess; }
@@ -298,6 +322,12 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
 }
 cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaStreamQuery(cudaStream_t) { return cudaSuccess; }
+// Nothing has a time here.
+cudaError_t cudaEventElapsedTime(float* time, cudaEvent_t, cudaEvent_t) {
+  return *time = 0.0f, cudaSuccess;
+}
 cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
 

@@ -15,6 +15,23 @@ from kernelproof.emulate.host.session import Device, Session, nvrtc_options
 from kernelproof.emulate.host.split import host_only, split
 from kernelproof.errors import UnsupportedError
 
+_MAIN = """
+#line 1 "main"
+namespace kernelproof {
+inline int run(int (*program)(), int, char**) { return program(); }
+inline int run(int (*program)(int, char**), int n, char** words) { return program(n, words); }
+inline int run(int (*program)(int, const char**), int n, char** words) {
+  return program(n, const_cast<const char**>(words));
+}
+}  // namespace kernelproof
+extern "C" int kernelproof_main(int n, char** words) {
+  try {
+    return kernelproof::run(&program_main, n, words);
+  } catch (const std::exception&) {
+    return 125;
+  }
+}
+"""
 _BEGIN = '#include "device.h"\n'
 
 
@@ -47,7 +64,7 @@ def take_sources(session: Session, given: Sources) -> None:
     _ = session.runtime
     units = []
     for path in given.paths:
-        text = _expanded(path, [path.parent, *map(Path, given.includes)], set())
+        text = expanded(path, given.includes)
         key = ""
         if path.suffix == ".cu":
             sides = split(text, path.name)
@@ -60,6 +77,29 @@ def take_sources(session: Session, given: Sources) -> None:
         given.name, units, flags=_host_flags(given.cflags), links=given.ldflags, stable=given.abi
     )
     torch.ops.load_library(str(library))
+
+
+def take_program(
+    session: Session, path: Path, text: str = "", includes: Sequence[str] = ()
+) -> Path:
+    """A whole program of one `.cu` source as a library with `kernelproof_main(argc, argv)`, which
+    is its `main` and ends where a launch cannot be emulated.
+
+    ``text``: replaces the file's, with its headers in place.
+    """
+    _ = session.runtime
+    sides = split(text or expanded(path, includes), path.name)
+    key = _remember(session, sides.device, [], includes, path)
+    flags = [f"-I{folder}" for folder in (path.parent, *includes)]
+    host = f"#define main program_main\n{sides.host}{_MAIN}"
+    return compiling.library(
+        "program", [compiling.Unit(key, host)], flags=flags, stable="-DKERNELPROOF_PROGRAM"
+    )
+
+
+def expanded(path: Path, includes: Sequence[str] = ()) -> str:
+    """The source with the headers in place that lie beside it or in ``includes``."""
+    return _expanded(path, [path.parent, *map(Path, includes)], set())
 
 
 def _remember(
@@ -110,5 +150,6 @@ def _expanded(path: Path, folders: Sequence[Path], seen: set[Path]) -> str:
         if len(seen) > 100:
             raise UnsupportedError(f"{path.name} includes more than 100 headers of its own")
         out.append(_expanded(header, [header.parent, *folders], seen))
-        out.append(f'#line {number + 1} "{path}"\n')
+        # A header may end without a newline.
+        out.append(f'\n#line {number + 1} "{path}"\n')
     return "".join(out)
