@@ -9,6 +9,10 @@
 #include <cmath>
 #include <cstdint>
 
+typedef unsigned short ushort;
+typedef unsigned int uint;
+typedef unsigned long ulong;
+
 namespace std {
 
 template <class T>

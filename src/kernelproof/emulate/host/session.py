@@ -315,5 +315,4 @@ def nvrtc_options(flags: Sequence[str], includes: Sequence[str | Path] = ()) -> 
     """Of a candidate's flags for nvcc, those that mean something to the device's text."""
     kept = [f for f in flags if re.match(r"-[DU]\w|--?use_fast_math|--?(fmad|ftz)=|-I", f)]
     fixed = ["--use_fast_math" if f.lstrip("-") == "use_fast_math" else f for f in kept]
-    folders = (*includes, Path(__file__).parent)
-    return (*fixed, "--device-as-default-execution-space", *(f"-I{path}" for path in folders))
+    return (*fixed, "--device-as-default-execution-space", *(f"-I{path}" for path in includes))

@@ -32,7 +32,7 @@ extern "C" int kernelproof_main(int n, char** words) {
   }
 }
 """
-_BEGIN = '#include "device.h"\n'
+_DEVICE = Path(__file__).parent / "device.h"
 
 
 def take_inline(session: Session, given: Inline) -> Any:
@@ -105,7 +105,8 @@ def expanded(path: Path, includes: Sequence[str] = ()) -> str:
 def _remember(
     session: Session, device: str, flags: Sequence[str], includes: Sequence[str], file: Path
 ) -> str:
-    text = _BEGIN + f'#line 1 "{file}"\n' + device
+    # Its text and not its path, so that the cache notices a change.
+    text = f'#line 1 "device.h"\n{_DEVICE.read_text()}\n#line 1 "{file}"\n{device}'
     options = nvrtc_options(flags, includes)
     key = content_key(text, options)
     session.units[key] = Device(text, options, str(file))
