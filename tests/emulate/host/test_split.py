@@ -80,6 +80,11 @@ def test_the_device_is_the_cpu_but_for_text() -> None:
     assert host_only('auto d = torch::Device("cuda:0");') == 'auto d = torch::Device("cpu");'
 
 
+def test_launches_with_spaces_in_their_brackets() -> None:
+    host = split("void f() { k<int> << <g(1, 2), 3 >> > (x); }", "a.cu").host
+    assert "(::kernelproof::configure(1, g(1, 2), 3 ), k<int> (x));" in host
+
+
 def test_launches_in_macros() -> None:
     macro = "#define RUN(K, n) \\\n  K<n><<<1, n>>>(x)\nvoid f() { RUN(k, 2); }\n"
     assert "(::kernelproof::configure(2, 1, n), K<n>(x))" in split(macro, "a.cu").host

@@ -33,6 +33,21 @@ def callee_at(code: list[Token], n: int) -> int:
     return found
 
 
+def launch_end(code: list[Token], at: int) -> tuple[int, int]:
+    """Where `>>>`, or `>> >` as nvcc also takes it, begins and what comes behind it."""
+    depth = 0
+    for n in range(at, len(code)):
+        text = code[n].text if code[n].kind == "mark" else ""
+        if text == ">>>" and depth == 0:
+            return n, n + 1
+        if text == ">" and depth == 0:
+            rest = [k for k in range(n, len(code)) if code[k].kind != "space"][:3]
+            if [code[k].text for k in rest] == [">", ">", ">"]:
+                return n, rest[-1] + 1
+        depth += (text in ("(", "[", "{")) - (text in (")", "]", "}"))
+    return len(code) - 1, len(code)
+
+
 def parameters_at(head: list[Token]) -> int:
     """The index of the parenthesis that opens a function's parameters."""
     n = 0

@@ -5,6 +5,12 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
+// nvcc includes these before every source.
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from kernelproof.emulate.host.heads import (
     callee_at,
     closing_of,
+    launch_end,
     name_of,
     parameters,
     parameters_at,
@@ -27,6 +28,7 @@ from kernelproof.emulate.host.tokens import (
     Token,
     closing,
     items,
+    opens_launch,
     tokens,
     without_template,
 )
@@ -157,7 +159,7 @@ class _Splitter:
     def _kernel(self, item: Item) -> None:
         assert item.body is not None
         for token in self.code[item.body[0] : item.body[1]]:
-            if token.text == "<<<" and token.kind == "mark":
+            if opens_launch(token):
                 raise self.unsupported("launches by kernels are not emulated", token.start)
         head = without_template(item.head)
         open_at = parameters_at(head)
@@ -255,7 +257,7 @@ class _Splitter:
                 self._word(n, token)
             elif token.kind == "string" and re.fullmatch(r'"cuda(:\d+)?"', token.text):
                 self.host.append((token.start, token.end, '"cpu"'))
-            elif token.text == "<<<" and token.kind == "mark":
+            elif opens_launch(token):
                 self.host += self._launch(self.code, n, 0)
 
     def _word(self, n: int, token: Token) -> None:
@@ -270,7 +272,7 @@ class _Splitter:
     def _macro(self, token: Token) -> None:
         inner = tokens(token.text.replace("#", " ", 1))
         for n, one in enumerate(inner):
-            if one.text == "<<<":
+            if opens_launch(one):
                 edits = self._launch(inner, n, token.start)
                 self.host += edits
             elif one.kind == "word" and one.text in _SWAPPED:
@@ -281,12 +283,8 @@ class _Splitter:
         start = callee_at(code, n)
         if start < 0:
             raise self.unsupported("this launch is not understood", base + code[n].start)
-        depth, stop = 0, n + 1
-        while stop < len(code) and not (code[stop].text == ">>>" and depth == 0):
-            if code[stop].kind == "mark":
-                depth += (code[stop].text in ("(", "[", "{")) - (code[stop].text in (")", "]", "}"))
-            stop += 1
-        opening = stop + 1
+        stop, after = launch_end(code, n + 1)
+        opening = after
         while opening < len(code) and code[opening].kind == "space":
             opening += 1
         if opening >= len(code) or code[opening].text != "(":
@@ -300,7 +298,11 @@ class _Splitter:
             base + code[n].end,
             (f"(::kernelproof::configure({line}, {lines}"),
         )
-        yield base + code[stop].start, base + code[stop].end, f"), {callee.replace(chr(10), ' ')}"
+        yield (
+            base + code[stop].start,
+            base + code[after - 1].end,
+            f"), {callee.replace(chr(10), ' ')}",
+        )
         yield base + code[last].end, base + code[last].end, ")"
 
 

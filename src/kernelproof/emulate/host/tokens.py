@@ -16,7 +16,7 @@ _TOKEN = re.compile(
     |(?P<char>'(?:\\.|[^'\\\n])+')
     |(?P<number>\.?\d(?:'?[\w.]|(?<=[eEpP])[+-])*)
     |(?P<word>[A-Za-z_$][\w$]*)
-    |(?P<mark><<<|>>>|::|->|[-+*/%&|^!=<>]=|.)""",
+    |(?P<mark><<[ \t]*<|>>>|::|->|[-+*/%&|^!=<>]=|.)""",
     re.VERBOSE | re.DOTALL,
 )
 _DIRECTIVE = re.compile(r"[ \t]*#(?:\\\n|/\*.*?\*/|[^\n])*", re.DOTALL)
@@ -63,6 +63,11 @@ def tokens(text: str) -> list[Token]:
     return out
 
 
+def opens_launch(token: Token) -> bool:
+    """`<<<`, which nvcc also takes with a space in it."""
+    return token.kind == "mark" and token.text[:2] == "<<" and len(token.text) > 2
+
+
 @dataclasses.dataclass
 class Item:
     """One definition or declaration. ``kind``: function, type, namespace, statement (that ends
@@ -97,8 +102,8 @@ def closing_angle(code: list[Token], at: int, stop: int) -> int:
         mark = code[n].text if code[n].kind == "mark" else ""
         if mark in ("(", "[", "{"):
             n = closing(code, n, stop)
-        elif mark in ("<", "<<<"):
-            depth += len(mark)
+        elif mark == "<":
+            depth += 1
         elif mark in (">", ">>>", ">="):
             depth -= mark.count(">")
             if depth <= 0:
