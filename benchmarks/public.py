@@ -30,6 +30,8 @@ SMALLER = (
     (r"(nx|ny)\s*=\s*1\s*<<\s*1[23]", r"\1 = 1 << 6"), (r"\bint power = \d+", "int power = 10"),
 )  # fmt: skip
 
+ORDER = ("siboehm/SGEMM_CUDA", "Bruce-Lee-LY/cuda_hgemm", "Tony-Tan/CUDA_Freshman")
+
 MATRIX = """
 #include <cmath>
 #include <cstdio>
@@ -88,7 +90,7 @@ def programs(folder: Path) -> list[dict[str, Any]]:
             {"repository": "siboehm/SGEMM_CUDA", "path": runner, "name": name, "includes": [],
              "change": (), "add": MATRIX % dict(size, call=call)}
         )  # fmt: skip
-    return found
+    return sorted(found, key=lambda p: ORDER.index(p["repository"]))
 
 
 def text_of(program: dict[str, Any]) -> str:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC compiles the kernels")
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+import ptx_microtests as micro
 
 from kernelproof import emulate
 
@@ -23,8 +29,8 @@ __device__ u64 arrive(u64* b) {
 __device__ void wait(u64* b, u64 s) {
   int done = 0;
   while (!done) {
-    asm volatile("{ .reg .pred p; mbarrier.test_wait.shared.b64 p, [%1], %2; selp.b32 %0, 1, 0, p; }"
-                 : "=r"(done) : "r"(at(b)), "l"(s) : "memory");
+    asm volatile("{ .reg .pred p; mbarrier.test_wait.shared.b64 p, [%1], %2;"
+                 " selp.b32 %0, 1, 0, p; }" : "=r"(done) : "r"(at(b)), "l"(s) : "memory");
   }
 }
 __device__ void wait_parity(u64* b, unsigned parity) {
@@ -141,3 +147,9 @@ def test_what_goes_wrong_is_found(source: str, old: str, new: str, kind: str, li
     found = [f for f in result.errors if f.kind == kind]
     near = [f for f in found if any(line in t for t in lines[max(0, f.line - 2) : f.line + 1])]
     assert near if line else found, [str(f) for f in result.findings]
+
+
+@pytest.mark.parametrize("case", micro.barriers(), ids=lambda c: c.name)
+def test_each_form_hands_the_data_over(case: micro.Case) -> None:
+    (given,), _ = case.arrays()
+    np.testing.assert_array_equal(micro.emulated(case), given[::-1])
