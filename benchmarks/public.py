@@ -125,7 +125,7 @@ def one(number: int, folder: Path, out: Path) -> None:
     """Run a program here; what it showed goes to ``out`` launch by launch."""
     from kernelproof.emulate.host.session import Session
     from kernelproof.emulate.host.taking import take_program
-    from kernelproof.emulate.standin import _written
+    from kernelproof.emulate.standin import written
 
     program = programs(folder)[number]
     told: dict[str, Any] = {"launches": 0, "kernels": [], "findings": [], "error": ""}
@@ -140,7 +140,7 @@ def one(number: int, folder: Path, out: Path) -> None:
             told["printed"] = result.output[:200]
         out.write_text(json.dumps(told))
 
-    session = Session(keep, _written, lambda tensor: tensor)
+    session = Session(keep, written, lambda tensor: tensor)
     try:
         path = take_program(session, program["path"], text_of(program), program["includes"])
         library = ctypes.CDLL(str(path))

@@ -52,9 +52,14 @@ class Recorder:
     @functools.cached_property
     def host(self) -> Session:
         """For launches that C++ code makes."""
-        return Session(self.results_of, _written, self._buffer)
+        return Session(self.keep, written, self._buffer)
 
-    def results_of(self, result: Result) -> None:
+    @property
+    def launches_from_host(self) -> bool:
+        """Whether C++ code has been built that may launch kernels."""
+        return "host" in self.__dict__ and bool(self.host.units)
+
+    def keep(self, result: Result) -> None:
         self.results.append(result)
 
     def prepare(self, language: str) -> None:
@@ -114,10 +119,10 @@ class Recorder:
         if storage.data_ptr() not in self._empty or storage.nbytes() == 0:
             return arg
         data = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
-        return Buffer(arg, initialised=False, written=_written(data))
+        return Buffer(arg, initialised=False, written=written(data))
 
 
-def _written(data: Any) -> Any:
+def written(data: Any) -> Any:
     """Per byte, whether it differs from what new memory is filled with."""
     whole = len(data) // 4 * 4
     written = np.ones(len(data), bool)
@@ -143,7 +148,8 @@ class _Device(TorchFunctionMode):
             return True
         if name == "to":
             args = tuple(_on_cpu(arg) for arg in args)
-        if isinstance(func, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+        operator = isinstance(func, (torch._ops.OpOverload, torch._ops.OpOverloadPacket))
+        if operator and self.recorder.launches_from_host:
             with self.recorder.host.inside(args, kwargs):
                 return func(*args, **kwargs)
         out = func(*args, **kwargs)
