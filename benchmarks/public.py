@@ -1,8 +1,9 @@
 """Runs CUDA programs of public repositories in the emulator, beside the project.
 
-    python benchmarks/public.py FOLDER    FOLDER holds clones: SGEMM_CUDA, CUDA_Freshman, cuda_hgemm
+    python benchmarks/public.py FOLDER [NAME...]
 
-Writes results/emulator/public.json. Programs run as they are, with their own `main` and its check
+FOLDER holds clones: SGEMM_CUDA, cuda_hgemm, CUDA_Freshman; only programs whose names contain a NAME
+are run where one is given. Writes results/emulator/public.json, where others keep their rows. Programs run as they are, with their own `main` and its check
 where there is one; sizes are made smaller, and for kernels without a program one is written here.
 Each runs in a process of its own, for at most `LIMIT` seconds.
 """
@@ -154,10 +155,13 @@ def one(number: int, folder: Path, out: Path) -> None:
     out.write_text(json.dumps(told))
 
 
-def run_all(folder: Path) -> list[dict[str, Any]]:
-    rows = []
+def run_all(folder: Path, wanted: list[str]) -> None:
+    target = ROOT / "results" / "emulator" / "public.json"
+    rows = json.loads(target.read_text()) if target.is_file() else []
     for number, program in enumerate(programs(folder)):
         name = program.get("name") or str(program["path"].relative_to(folder))
+        if wanted and not any(word in name for word in wanted):
+            continue
         started = time.perf_counter()
         with tempfile.TemporaryDirectory() as made:
             out = Path(made) / "told.json"
@@ -188,25 +192,23 @@ def run_all(folder: Path) -> list[dict[str, Any]]:
             "right": False if bad else (True if good else None),
             "seconds": round(time.perf_counter() - started, 1), "printed_end": printed[-300:],
         }  # fmt: skip
-        rows.append(row)
+        rows = [r for r in rows if r["program"] != name] + [row]
         print(name, told.get("launches"), "right" if row["right"] else row["right"], code,
               told.get("findings"), told.get("error"), flush=True)  # fmt: skip
-        (ROOT / "results" / "emulator" / "public.json").write_text(
-            json.dumps(rows, indent=1) + "\n"
-        )
-    return rows
+        target.write_text(json.dumps(rows, indent=1) + "\n")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
+    parser.add_argument("names", nargs="*")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--to", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one is not None:
         one(given.one, given.folder.resolve(), given.to)
     else:
-        run_all(given.folder.resolve())
+        run_all(given.folder.resolve(), given.names)
 
 
 if __name__ == "__main__":
