@@ -3,9 +3,11 @@
     python benchmarks/public.py FOLDER [NAME...]
 
 FOLDER holds clones: SGEMM_CUDA, cuda_hgemm, CUDA_Freshman; only programs whose names contain a NAME
-are run where one is given. Writes results/emulator/public.json, where others keep their rows. Programs run as they are, with their own `main` and its check
-where there is one; sizes are made smaller, and for kernels without a program one is written here.
-Each runs in a process of its own, for at most `LIMIT` seconds.
+are run where one is given. Writes results/emulator/public.json, where others keep their rows.
+
+Programs run as they are, with their own `main` and its check where there is one; sizes are made
+smaller, and for kernels without a program one is written here. Each runs in a process of its own,
+for at most `LIMIT` seconds.
 """
 
 from __future__ import annotations

@@ -174,7 +174,7 @@ def emulated_public() -> str:
     """Public repositories, from benchmarks/public.py."""
     rows = json.loads((ROOT / "results" / "emulator" / "public.json").read_text())
     lines = [
-        "| repository | programs | ran | kernels launched | right by their own check | wrong | "
+        "| repository | programs | ran | kernels launched | right | wrong | "
         "without a check | findings |",
         "|---|---|---|---|---|---|---|---|",
     ]
