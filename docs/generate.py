@@ -136,6 +136,60 @@ def emulated_times() -> str:
     return "\n".join(lines) + "\n"
 
 
+def emulated_inline() -> str:
+    """Candidates of load_inline, from benchmarks/emulate_inline.py."""
+    given = json.loads((ROOT / "results" / "emulator" / "inline.json").read_text())
+    lines = ["| candidate | status | finding, on the line that is marked |", "|---|---|---|"]
+    for row in given["rows"]:
+        found = row["finding"] if row["finding"] and row["line_right"] else "none"
+        lines.append(f"| {row['candidate']} | {row['status']} | {found} |")
+    return "\n".join(lines) + "\n"
+
+
+def emulated_sanitizer() -> str:
+    """The emulator beside compute-sanitizer, from benchmarks/sanitizer_compare.py --join."""
+    given = json.loads((ROOT / "results" / "emulator" / "sanitizer.json").read_text())
+    rows = [row for row in given["rows"] if "failed" not in row]
+    lines = [
+        "| kind | kernels | emulator, right line | sanitizer, any finding | right line | "
+        "why the sanitizer has none |",
+        "|---|---|---|---|---|---|",
+    ]
+    for kind in sorted({row["kind"] for row in rows}):
+        mine = [row for row in rows if row["kind"] == kind]
+        counts = [
+            sum(bool(r["emulator_line"] if kind else r["emulator"]) for r in mine),
+            sum(bool(r["tools"]) for r in mine),
+            sum(r["sanitizer_line"] for r in mine),
+        ]
+        whys = [r["why"] for r in mine if r["why"]]
+        why = "; ".join(f"{w} ({whys.count(w)})" for w in dict.fromkeys(whys))
+        lines.append(
+            f"| {kind or 'clean'} | {len(mine)} | {' | '.join(map(str, counts))} | {why} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def emulated_public() -> str:
+    """Public repositories, from benchmarks/public.py."""
+    rows = json.loads((ROOT / "results" / "emulator" / "public.json").read_text())
+    lines = [
+        "| repository | programs | ran | kernels launched | right | wrong | "
+        "without a check | findings |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name in dict.fromkeys(row["repository"] for row in rows):
+        mine = [row for row in rows if row["repository"] == name]
+        ran = [row for row in mine if not row["error"] and row["exit"] == 0]
+        counts = [
+            len(mine), len(ran), sum(len(r["kernels"]) for r in ran),
+            sum(r["right"] is True for r in ran), sum(r["right"] is False for r in ran),
+            sum(r["right"] is None for r in ran), sum(len(r["findings"]) for r in ran),
+        ]  # fmt: skip
+        lines.append(f"| {name} | {' | '.join(map(str, counts))} |")
+    return "\n".join(lines) + "\n"
+
+
 def emulated_instructions() -> str:
     """The emulator beside a GPU, from benchmarks/ptx_microtests.py --compare."""
     newest = sorted((ROOT / "results" / "emulator").glob("*-ptx.json"))[-1]
@@ -226,6 +280,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "emulated_mutations": emulated_mutations,
     "emulated_times": emulated_times,
     "emulated_instructions": emulated_instructions,
+    "emulated_inline": emulated_inline,
+    "emulated_sanitizer": emulated_sanitizer,
+    "emulated_public": emulated_public,
     "emulated_bounds": emulated_bounds,
     "corpus": corpus,
     "corpus_ratios": corpus_ratios,

@@ -23,10 +23,7 @@ def judged(path: Path, **options):
 
 def needs_a_gpu(path: Path) -> bool:
     """Whether a fixture's launches cannot be emulated here."""
-    language = load(path).language
-    return language in ("cuda-inline", "cuda-stable") or (
-        language == "triton" and find_spec("triton") is None
-    )
+    return load(path).language == "triton" and find_spec("triton") is None
 
 
 @pytest.mark.parametrize(
@@ -37,8 +34,7 @@ def test_gpu_code_is_unsupported_without_a_gpu(path: Path) -> None:
         pytest.skip("this machine has a GPU")
     record = judged(path)
     assert record.status == "unsupported"
-    message = record.verdict.message
-    assert any(words in message for words in ("NVIDIA GPU", "triton", "CUDA GPU")), message
+    assert "triton" in record.verdict.message
 
 
 @pytest.mark.gpu

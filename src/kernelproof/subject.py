@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 # Languages whose launches can be interpreted without a GPU.
-_EMULATED = ("cuda-nvrtc", "triton")
+_EMULATED = ("cuda-nvrtc", "cuda-inline", "cuda-stable", "triton")
 # What a worker tells, and of which type: it can send anything.
 _FACTS = {
     "output": object, "mutated": list, "overrun": list, "views_input": list, "reused": list,

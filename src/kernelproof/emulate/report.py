@@ -21,6 +21,7 @@ KINDS: dict[str, Severity] = {
     "divergent barrier": "error",
     "deadlock": "error",
     "assertion": "error",
+    "launch refused": "error",
     "index overflow": "error",
     "same value": "note",
     "early exit": "note",

@@ -109,6 +109,11 @@ class Host:
         if ":" in current:
             torch.cuda.set_device(current)
         started = time.perf_counter()
+        if request.get("emulated") and self.recorder is None:
+            from kernelproof.emulate.standin import Recorder
+
+            self.recorder = Recorder()
+            self.recorder.prepare(request["language"])
         if self.source is None:
             self.tripwires = Tripwires(str(Path(self.path).parent))
             sys.meta_path.append(_Beside(Path(self.path).parent))
@@ -118,10 +123,6 @@ class Host:
         factory = _factory(self.source, request["attr"], self.path)
         args, kwargs, seed, state = payload
         seed_all(seed, self.device != "cpu")
-        if request.get("emulated") and self.recorder is None:
-            from kernelproof.emulate.standin import Recorder
-
-            self.recorder = Recorder()
         with self._launches():
             self.module, weights = _construct(factory, args, kwargs, state, self.device)
         if request.get("wrap") == "compile":
