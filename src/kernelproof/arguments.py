@@ -43,3 +43,16 @@ TimeoutOpt = Annotated[float, typer.Option(help="Seconds that a call may take.")
 StoreOpt = Annotated[
     str | None, typer.Option(help="Record store (SQLAlchemy URL). Default: the data folder's.")
 ]
+BaselineOpt = Annotated[
+    list[str] | None,
+    typer.Option("--baseline", help="Only this baseline; repeatable. Default: all that are usual."),
+]
+VsOpt = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--vs",
+        help="Another candidate to time beside, or `best`: that of the best record; repeatable.",
+    ),
+]
+RoundsOpt = Annotated[int, typer.Option(min=2, help="Interleaved rounds at most.")]
+SecondsOpt = Annotated[float, typer.Option(help="No new round after this time.")]

@@ -32,7 +32,7 @@ from typing import Any
 from kernelproof.errors import CandidateError, CompileError, ContractError
 from kernelproof.importing import import_file
 from kernelproof.seeding import seed_all
-from kernelproof.worker import wire
+from kernelproof.worker import wire, wrapping
 from kernelproof.worker.inputs import Placed, leaves_of
 from kernelproof.worker.profiling import profiled
 from kernelproof.worker.sampling import Sampler
@@ -68,6 +68,7 @@ class Host:
         self.device = "cpu"
         self.source: Any = None
         self.module: Any = None
+        self.captured: Any = None  # by the device's clock
         self.previous: list[Any] = []
         self.sampler: Sampler | None = None
         self.tripwires: Tripwires | None = None
@@ -118,8 +119,10 @@ class Host:
             self.recorder = Recorder()
         with self._launches():
             self.module, weights = _construct(factory, args, kwargs, state, self.device)
-        if request.get("wrap") == "compile":
-            self.module = torch.compile(self.module)
+        self.captured = self.module
+        if request["kind"] == "baseline":
+            wrapping.precision(request.get("tf32"))
+            self.module, self.captured = wrapping.wrapped(self.module, request.get("wrap"))
         return {
             "import_seconds": imported,
             "construct_seconds": time.perf_counter() - started - imported,
@@ -168,7 +171,7 @@ class Host:
         return standing_in(self.recorder)
 
     def prepare(self, request: dict[str, Any], payload: Any) -> Any:
-        self.sampler = Sampler(self.module, payload, self.device)
+        self.sampler = Sampler(self.module, payload, self.device, self.captured)
         return self.sampler.prepare(graph=bool(request["graph"]))
 
     def traced(self, payload: Any) -> Any:
