@@ -172,6 +172,23 @@ def test_without_a_graph_there_is_no_device_time() -> None:
     assert [r.clock for r in timing.ratios] == ["host", "cold", "single"]
 
 
+def test_on_a_busy_machine_six_rounds_must_do(monkeypatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+
+    class Slow(Fake):
+        def sample(self, clock, calls, number):
+            now[0] += 1.0
+            return super().sample(clock, calls, number)
+
+    timing = measure(
+        Entrant("mine", Slow("mine", 1e-3)), [], None, case="d", device="cpu", threads=1,
+        budget=Budget(seconds=4.0),
+    )  # fmt: skip
+    assert len(set(timing.candidate.host.rounds)) == 6
+    assert "the 4 s for rounds were over" in timing.notes[0]
+
+
 def test_the_time_budget_ends_the_run() -> None:
     timing = measure(
         Entrant("mine", Fake("mine", 1e-3)),
