@@ -49,7 +49,7 @@ def of_parent(
     told = series.median
     if clock in ("cold", "single") and one.host is not None:
         # By events: what Python does in a call is in the host's time, which has a check of its own.
-        told = max(told, one.host.median)
+        told, hidden = max(told, one.host.median), max(0.0, hidden - one.host.median)
     return _compared(f"parent's clock ({clock})", told, told + hidden, noise)
 
 

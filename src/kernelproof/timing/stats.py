@@ -21,6 +21,9 @@ from kernelproof.types import Comparison, Series
 _CLEAR = 0.01
 # SAME: the whole interval is so close to 1.
 _SAME = 0.015
+# Of the interval that is called one of 95 %: a run ends where it looks narrow, which costs a share;
+# benchmarks/timing_answers.py measures what is left.
+_LEVEL = 0.965
 # A first look at fewer rounds than these has no interval but their range.
 _FEWEST = 6
 _MOST_CORRELATION = 0.8
@@ -95,7 +98,7 @@ def estimate(ratios: Sequence[float]) -> Estimate:
     if not len(ratios):
         raise ValueError("no round in which both were timed")
     logs = np.log(np.asarray(ratios, dtype=np.float64))
-    low, high = _interval(logs, 0.95)
+    low, high = _interval(logs, _LEVEL)
     lowest, highest = (math.exp(end) for end in _interval(logs, 0.99))
     middle = math.exp(float(np.median(logs)))
     ends = math.exp(low), math.exp(high)
