@@ -230,9 +230,8 @@ def timing_answers() -> str:
         noise += f", correlation {row['correlation']:g}" if row["correlation"] else ""
         noise += f", {row['outliers']:.0%} outliers" if row["outliers"] else ""
         answers = ", ".join(f"{word} {share:.1%}" for word, share in row["answers"].items())
-        lines.append(
-            f"| {row['true']:g} | {noise} | {row['rounds']:.0f} | {row['covered']:.1%} | {answers} |"
-        )
+        counts = f"{row['rounds']:.0f} | {row['covered']:.1%}"
+        lines.append(f"| {row['true']:g} | {noise} | {counts} | {answers} |")
     return "\n".join(lines) + "\n"
 
 

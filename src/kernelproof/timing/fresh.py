@@ -73,7 +73,7 @@ class Fresh:
             part: other parts have other inputs, unless they are so large that they are renewed
                 seldom.
         """
-        large = self.cuda and self.bytes * self.most * self._parts > _ROUND_BYTES
+        large = self.cuda and self.bytes * self.most * self._parts > 2 * _ROUND_BYTES
         if number != self._round and not (large and number % _SELDOM):
             self._sets = []
         self._round = number
