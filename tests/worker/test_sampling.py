@@ -109,6 +109,16 @@ def test_a_warm_call_repeats_one_on_new_contents() -> None:
     assert all(0 < reading < 1 for reading in answer["readings"])
 
 
+def test_a_busy_machine_ends_a_sample_early(monkeypatch) -> None:
+    monkeypatch.setattr(sampling, "_SAMPLE_SECONDS", 0.03)
+    one = sampler(lambda x, n: time.sleep(0.02) or x * n, *range(1, 9))
+    answer = one.sample("host", 8, sets(*range(11, 19)))
+    assert 3 <= len(answer["readings"]) == answer["kept"] < 8
+    # The outputs are those of the first sets.
+    assert float(one.collect("host", [0])[0][0, 0]) == 22
+    assert 3 <= len(one.sample("warm", 8, sets(5))["readings"]) < 8
+
+
 class Log(list):
     """What happens on a GPU that is not there, in order."""
 

@@ -60,7 +60,7 @@ class Budget:
     rounds: int = 160
     least: int = 10
     seconds: float = 10.0
-    slice: float = 0.01
+    slice: float = 0.02
 
 
 class _Running:

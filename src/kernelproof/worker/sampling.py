@@ -24,7 +24,10 @@ _GRAPH_CALLS = 50
 _GRAPH_SECONDS = 0.05
 # Untimed calls: as many, or fewer where they take longer than this.
 _WARM_CALLS = 3
-_WARM_SECONDS = 5e-3
+_WARM_SECONDS = 20e-3
+# No further single call after this time, however many were planned: on a busy machine some calls
+# take hundreds of times as long as others.
+_SAMPLE_SECONDS = 0.3
 # Before a cold call the GPU is kept busy for so long, the same for all contestants, while Python
 # prepares the launch: then the time between the events is the device's own.
 _AHEAD_SECONDS = 200e-6
@@ -193,6 +196,7 @@ class Sampler:
         module, clock, seeded = self.module, self.clock, self.seeded
         readings = []
         kept = self.kept["host"] = []
+        began = clock()
         for number in range(len(sets) or min(calls, len(self.slots))):
             # A call on what the slot held, so that threads are awake and code is in the caches.
             if number < len(self.slots):
@@ -207,6 +211,8 @@ class Sampler:
             readings.append((clock() - started) * 1e-9)
             # At once: what a thread computes later must not get into it.
             kept.append(mapped(output, _copy))
+            if self._late(began, readings):
+                break
         return readings
 
     def _repeat(self, calls: int, sets: list[bytes]) -> list[float]:
@@ -215,6 +221,7 @@ class Sampler:
             self.seeds[:1] = [self._put(0, sets[0])]
         inputs, seed, readings = self.slots[0], self.seeds[0], []
         kept = self.kept["warm"] = []
+        began = clock()
         module(*inputs)
         for _ in range(calls):
             seeded(seed)
@@ -223,12 +230,15 @@ class Sampler:
             readings.append((clock() - started) * 1e-9)
             kept.append(mapped(output, _copy))
             _trim(kept)
+            if self._late(began, readings):
+                break
         return readings
 
     def _alone(self, clock: str, calls: int) -> list[float]:
         """Readings of single calls, each on a slot of its own."""
         readings = []
         kept: list[Any] = []
+        began = self.clock()
         for inputs in self.slots[:calls]:
             begin, end = self.event(enable_timing=True), self.event(enable_timing=True)
             self.module(*self.idle)
@@ -245,6 +255,8 @@ class Sampler:
             self._wait()
             readings.append(begin.elapsed_time(end) * 1e-3)
             _trim(kept)
+            if self._late(began, readings):
+                break
         self.kept[clock] = kept
         return readings
 
@@ -275,6 +287,10 @@ class Sampler:
             self._wait()
             readings.append(begin.elapsed_time(end) * 1e-3 / self.graph_calls)
         return readings
+
+    def _late(self, began: int, readings: list[float]) -> bool:
+        """Never before the third: a first call that takes for itself what others save must show."""
+        return len(readings) >= 3 and (self.clock() - began) * 1e-9 > _SAMPLE_SECONDS
 
     def _wait(self) -> None:
         if self.cuda:
