@@ -77,6 +77,10 @@ def test_a_cache_by_value_gets_no_time_of_repeated_calls() -> None:
     less = clocks.without_warm(full, [check])
     assert less.candidate.warm is None and [r.clock for r in less.ratios] == ["host"]
     assert "no time of repeated calls" in less.notes[0]
+    doubted = clocks.of_parent("warm", timed([1e-3] * 20, 2).model_copy(
+        update={"warm": series([1e-5] * 20, range(20))}), outside(9e-3), outside(2e-3))  # fmt: skip
+    assert doubted and doubted.outcome == "note"
+    assert clocks.without_warm(full, [doubted]).candidate.warm is None
     passed = clocks.repeated([1e-4] * 4, [9e-5] * 4, cuda=False)
     assert clocks.without_warm(full, [passed]) is full
 

@@ -96,14 +96,15 @@ class _Running:
             except CandidateError as error:
                 self.problem, self.clocks = error.message, []
                 return
-            # Of the round before: other load comes and goes.
-            self.per_call[clock] = statistics.median(readings)
+            # Other load comes and goes; a sample that takes far longer ends by itself.
+            taken = statistics.median(readings)
+            self.per_call[clock] = min(self.per_call.get(clock, taken), taken)
             self.samples.setdefault(clock, []).extend(readings)
             self.rounds.setdefault(clock, []).extend([number] * len(readings))
 
     def _calls(self, clock: Clock, seconds: float) -> int:
         guess = max(float(self.facts["host"]), 1e-7)
-        per_call = max(self.per_call.get("host", guess), 1e-7)
+        per_call = max(self.per_call.get("warm" if clock == "warm" else "host", guess), 1e-7)
         if clock == "device":
             graph = int(self.facts["graph"])
             replay = graph * max(self.per_call.get("device", per_call), 1e-7)
