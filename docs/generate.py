@@ -273,6 +273,22 @@ def corpus_ratios() -> str:
     return "\n".join(lines) + "\n"
 
 
+def timing_answers() -> str:
+    """Simulated runs of the timing, from benchmarks/timing_answers.py."""
+    lines = [
+        "| ratio | noise of a round | rounds | interval holds the ratio | answers |",
+        "|---|---|---|---|---|",
+    ]
+    for row in json.loads((ROOT / "results" / "timing-answers.json").read_text()):
+        noise = f"{row['noise']:.1%}"
+        noise += f", correlation {row['correlation']:g}" if row["correlation"] else ""
+        noise += f", {row['outliers']:.0%} outliers" if row["outliers"] else ""
+        answers = ", ".join(f"{word} {share:.1%}" for word, share in row["answers"].items())
+        counts = f"{row['rounds']:.0f} | {row['covered']:.1%}"
+        lines.append(f"| {row['true']:g} | {noise} | {counts} | {answers} |")
+    return "\n".join(lines) + "\n"
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "operators": operators,
     "operators_all": operators_all,
@@ -286,6 +302,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "emulated_bounds": emulated_bounds,
     "corpus": corpus,
     "corpus_ratios": corpus_ratios,
+    "timing_answers": timing_answers,
 }
 
 

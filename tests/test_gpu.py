@@ -83,14 +83,26 @@ def test_tf32_is_named_on_a_gpu(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
-def test_timing_on_a_gpu_has_both_clocks_and_a_floor() -> None:
-    options = Options(seeds=1, cases=("founding",), baselines=("eager",), rounds=7, seconds=1.0)
+def test_timing_on_a_gpu_has_all_clocks_and_a_floor() -> None:
+    baselines = ("eager", "eager (tf32)", "CUDA graph of eager")
+    options = Options(
+        seeds=1, cases=("founding",), baselines=baselines, rounds=10, seconds=4.0, vs=("cuda",)
+    )
     timing = judge("mla_kv", "cuda", timed=True, options=options).timing
     assert timing is not None and timing.floor is not None
     assert timing.candidate.device is not None and timing.candidate.host is not None
     assert timing.floor.device is not None
     assert timing.floor.device.median < timing.candidate.device.median
-    assert {r.clock for r in timing.ratios} == {"device", "host"}
+    assert {r.clock for r in timing.ratios} == {"device", "host", "cold", "single"}
+    mine = timing.candidate
+    assert mine.cold is not None and mine.single is not None and mine.warm is None
+    # Neither weights nor inputs are in L2, and a launch takes time.
+    assert mine.cold.median > mine.device.median < mine.single.median
+    times = {b.name: b for b in timing.baselines}
+    assert not any(b.problem for b in timing.baselines), [b.problem for b in timing.baselines]
+    assert times["CUDA graph of eager"].host.median < times["eager"].host.median
+    assert times["vs cuda"].device is not None
+    assert not any("does not compute the same" in note for note in timing.notes)
 
 
 @pytest.mark.gpu

@@ -57,3 +57,16 @@ SweepOpt = Annotated[
         "is checked in full, the others quickly; beside eager alone unless --baseline is given."
     ),
 ]
+BaselineOpt = Annotated[
+    list[str] | None,
+    typer.Option("--baseline", help="Only this baseline; repeatable. Default: all that are usual."),
+]
+VsOpt = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--vs",
+        help="Another candidate to time beside, or `best`: that of the best record; repeatable.",
+    ),
+]
+RoundsOpt = Annotated[int, typer.Option(min=2, help="Interleaved rounds at most.")]
+SecondsOpt = Annotated[float, typer.Option(help="No new round after this time.")]

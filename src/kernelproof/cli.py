@@ -17,6 +17,7 @@ import typer
 
 from kernelproof import __version__, openmp
 from kernelproof.arguments import (
+    BaselineOpt,
     BytesOpt,
     CandidateArg,
     CaseOpt,
@@ -26,6 +27,8 @@ from kernelproof.arguments import (
     PlaceOpt,
     ProblemArg,
     QuickOpt,
+    RoundsOpt,
+    SecondsOpt,
     SeedOpt,
     SeedsOpt,
     ShrinkOpt,
@@ -34,6 +37,7 @@ from kernelproof.arguments import (
     SweepOpt,
     ThoroughOpt,
     TimeoutOpt,
+    VsOpt,
 )
 from kernelproof.errors import KernelproofError, UsageError
 from kernelproof.progress import Shown
@@ -106,12 +110,10 @@ def bench(
     case: CaseOpt = None,
     quick: QuickOpt = False,
     thorough: ThoroughOpt = False,
-    baseline: Annotated[
-        list[str] | None,
-        typer.Option("--baseline", help="Only this baseline; repeatable. Default: all."),
-    ] = None,
-    rounds: Annotated[int, typer.Option(min=2, help="Interleaved rounds at most.")] = 30,
-    seconds: Annotated[float, typer.Option(help="No new round after this time.")] = 20.0,
+    baseline: BaselineOpt = None,
+    vs: VsOpt = None,
+    rounds: RoundsOpt = 160,
+    seconds: SecondsOpt = 10.0,
     max_bytes: BytesOpt = None,
     size: SizeOpt = None,
     shrink: ShrinkOpt = None,
@@ -124,7 +126,7 @@ def bench(
         device=device, seeds=seeds, seed=seed, cases=tuple(case or ()), max_bytes=max_bytes,
         level=_level(quick, thorough),
         baselines=None if baseline is None else tuple(baseline), rounds=rounds, seconds=seconds,
-        call_timeout=timeout, sizes=_sizes(size), shrink_to=shrink,
+        call_timeout=timeout, sizes=_sizes(size), shrink_to=shrink, vs=tuple(vs or ()), store=store,
     )  # fmt: skip
     if sweep is not None:
         _sweep(problem, candidate, sweep, options, json_, store)

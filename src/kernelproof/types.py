@@ -22,6 +22,8 @@ Evidence = Literal["device", "emulated", "interpreted", "compiled", "cpu", "none
 # How much is checked beyond the declared cases; see docs/verdict.md.
 Level = Literal["quick", "default", "thorough"]
 Comparison = Literal["FASTER", "SAME", "SLOWER", "UNCLEAR"]
+# What a time per call is of; see docs/timing.md.
+Clock = Literal["device", "host", "cold", "single", "warm"]
 
 
 # A stage reports (what it does, steps done, steps in all); whoever called decides what to show.
@@ -242,12 +244,19 @@ class Series(Frozen):
 
 class Contestant(Frozen):
     """One thing that was timed. ``device`` is the device time inside a CUDA graph, or on a CPU the
-    same as ``host``; ``host`` the time per call as Python sees it. ``problem`` says why there is
-    no time where there is none."""
+    same as ``host``; ``host`` the time per call as Python sees it. On a GPU ``cold`` is the device
+    time of a call after L2 was flushed, ``single`` that of a call by itself, launch included; on a
+    CPU ``warm`` is the time of a repeated call. ``build``, ``construction`` and ``first_call`` are
+    seconds, once each. ``problem`` says why there is no time where there is none."""
 
     name: str
     host: Series | None = None
     device: Series | None = None
+    cold: Series | None = None
+    single: Series | None = None
+    warm: Series | None = None
+    build: float | None = None
+    construction: float | None = None
     first_call: float | None = None
     problem: str = ""
 
@@ -256,7 +265,7 @@ class Ratio(Frozen):
     """Baseline time over candidate time (above 1: the candidate is faster), 95 % interval."""
 
     baseline: str
-    clock: Literal["device", "host"]
+    clock: Clock
     ratio: float
     low: float
     high: float
@@ -348,8 +357,32 @@ class Limit(Frozen):
         return self.bounds[0].seconds
 
 
+class GpuState(Frozen):
+    """A GPU right after round ``number``: clocks in MHz, degrees Celsius, watts; None where the
+    driver does not tell. ``throttled``: why it held its clocks back during the round."""
+
+    number: int
+    sm_clock: int | None = None
+    memory_clock: int | None = None
+    temperature: int | None = None
+    power: float | None = None
+    throttled: tuple[str, ...] = ()
+
+
+class Conditions(Frozen):
+    """Under what the times were taken: threads, processors that may be used, load average (one
+    minute) before and the highest during the rounds, and the GPU between rounds."""
+
+    threads: int
+    processors: tuple[int, ...] = ()
+    load_before: float | None = None
+    load_during: float | None = None
+    gpu: tuple[GpuState, ...] = ()
+
+
 class Timing(Frozen):
-    """Times of the candidate and its baselines on one case, measured in one interleaved run."""
+    """Times of the candidate and its baselines on one case, measured in one interleaved run.
+    ``throttled``: rounds that are left out of the ratios."""
 
     case: str
     device: str
@@ -365,6 +398,8 @@ class Timing(Frozen):
     work: Work | None = None
     floors: Floors | None = None
     limit: Limit | None = None
+    conditions: Conditions | None = None
+    throttled: tuple[int, ...] = ()
 
 
 class Environment(Frozen):

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
-from kernelproof.report import pictures, text, units
+from kernelproof.report import pictures, text, times, units
 from kernelproof.types import Contestant, Record, Run, Timing
 
 # A linear axis shows bars of a wider span as slivers.
@@ -91,11 +91,14 @@ def _record_view(number: int, record: Record) -> dict[str, Any]:
 
 
 def _timing_view(timing: Timing) -> dict[str, Any]:
+    everyone = text.contestants(timing)
+    more = (times.clock_rows(timing, everyone), times.once_rows(everyone))
     return {
         "place": f"case {units.one_line(timing.case)}, {units.one_line(timing.device)}, "
         f"{units.many(timing.threads, 'thread')}",
         "rows": text.contestant_rows(timing),
-        "facts": text.time_facts(timing),
+        "facts": [*text.time_facts(timing), *times.condition_lines(timing.conditions)],
+        "tables": [rows for rows in more if rows],
     }
 
 

@@ -33,7 +33,7 @@ from typing import Any
 from kernelproof.errors import CandidateError, CompileError, ContractError
 from kernelproof.importing import import_file
 from kernelproof.seeding import seed_all
-from kernelproof.worker import wire
+from kernelproof.worker import wire, wrapping
 from kernelproof.worker.inputs import Placed, leaves_of
 from kernelproof.worker.profiling import profiled
 from kernelproof.worker.sampling import Sampler
@@ -69,6 +69,7 @@ class Host:
         self.device = "cpu"
         self.source: Any = None
         self.module: Any = None
+        self.captured: Any = None  # by the device's clock
         self.previous: list[Any] = []
         self.sampler: Sampler | None = None
         self.tripwires: Tripwires | None = None
@@ -125,8 +126,10 @@ class Host:
         seed_all(seed, self.device != "cpu")
         with self._launches():
             self.module, weights = _construct(factory, args, kwargs, state, self.device)
-        if request.get("wrap") == "compile":
-            self.module = torch.compile(self.module)
+        self.captured = self.module
+        if request["kind"] == "baseline":
+            wrapping.precision(request.get("tf32"))
+            self.module, self.captured = wrapping.wrapped(self.module, request.get("wrap"))
         return {
             "import_seconds": imported,
             "construct_seconds": time.perf_counter() - started - imported,
@@ -184,7 +187,7 @@ class Host:
         return [x if x is None else x.detach() for x in found]
 
     def prepare(self, request: dict[str, Any], payload: Any) -> Any:
-        self.sampler = Sampler(self.module, payload, self.device)
+        self.sampler = Sampler(self.module, payload, self.device, self.captured)
         return self.sampler.prepare(graph=bool(request["graph"]))
 
     def traced(self, payload: Any) -> Any:
