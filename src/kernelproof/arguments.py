@@ -43,3 +43,26 @@ TimeoutOpt = Annotated[float, typer.Option(help="Seconds that a call may take.")
 StoreOpt = Annotated[
     str | None, typer.Option(help="Record store (SQLAlchemy URL). Default: the data folder's.")
 ]
+GpuOpt = Annotated[
+    str | None,
+    typer.Option(
+        help="Such as h200, a100, b200 or sm_90. Default: the one of this machine, else h200."
+    ),
+]
+ProblemOpt = Annotated[
+    str | None,
+    typer.Option(
+        help="Whose inputs to call the candidate with. Default: the one that its name begins with."
+    ),
+]
+LaunchOpt = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="KERNEL<<<GRID, BLOCK>>>(ARGUMENTS) of a file's kernel, repeatable. Default: its "
+        "comments `// launch: ...`."
+    ),
+]
+KernelOpt = Annotated[
+    list[str] | None,
+    typer.Option(help="Instance of a template in a .cu file, such as 'scale<float>'; repeatable."),
+]

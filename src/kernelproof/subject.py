@@ -33,6 +33,7 @@ _LOADED = {"import_seconds": float, "construct_seconds": float, "weights": str}
 _TRACED = {"tripwires": dict, "profile": (dict, type(None))}
 _TRIPWIRES = {"patched": list, "seen": list, "opened": list, "threads": int}
 _PROFILE = {"seconds": float, "library": float, "names": list}
+_CAPTURED = {"modules": list, "stopped": str}
 _PREPARED = {"first": float, "host": float, "graph": int, "problem": str}
 _SAMPLED = {"readings": list, "kept": int}
 
@@ -121,6 +122,17 @@ class CandidateProcess:
         _form("traced", answer["tripwires"], _TRIPWIRES)
         if answer["profile"] is not None:
             _form("traced", answer["profile"], _PROFILE)
+        return answer
+
+    def captured(self, gpu: str, payload: Any) -> dict[str, Any]:
+        """The kernels of the candidate compiled for ``gpu``, and its launches in one call;
+        ``payload`` as of `inspect.capture`."""
+        answer: dict[str, Any] = self._ask(
+            "capture", timeout=self.options.build_timeout, payload=payload, gpu=gpu,
+            path=self.candidate.path, kind="candidate", attr="ModelNew", device="cpu",
+            language=self.candidate.language, threads=threads(),
+        )  # fmt: skip
+        _form("capture", answer, _CAPTURED)
         return answer
 
     def audited(self, verdict: Verdict) -> Verdict:

@@ -308,7 +308,8 @@ class KernelFacts(Frozen):
     Bytes throughout. ``spill_stores``, ``spill_loads``: None where the cubin does not tell (see
     ``spills_from``). ``local_accesses``: instructions on local memory that are not spills.
     ``max_threads``: of a block, as declared. ``occupancy``: resident warps over the most that a
-    multiprocessor holds; ``limits``: blocks per multiprocessor that each resource allows.
+    multiprocessor holds, at ``threads`` per block (of the launch, else ``max_threads``);
+    ``limits``: blocks per multiprocessor that each resource allows.
     ``seconds``: device time of one call, where a profiler has run.
     """
 
@@ -322,6 +323,7 @@ class KernelFacts(Frozen):
     occupancy: float | None = None
     limiter: str = ""
     limits: dict[str, int] = {}
+    threads: int | None = None
     blocks_per_multiprocessor: int | None = None
     warps_per_multiprocessor: int | None = None
     spills_from: str = ""
@@ -350,13 +352,14 @@ class Finding(Frozen):
 
 class Inspection(Frozen):
     """What holds the kernels of a candidate back on ``gpu``. ``disassembler``: "" where there is
-    none. ``tools``: those of NVIDIA that ran, with their outcome."""
+    none. ``tools``: those of NVIDIA that ran, with their outcome. ``sentences``: about the call."""
 
     gpu: str
     arch: str
     multiprocessors: int
     kernels: tuple[KernelFacts, ...]
     case: str = ""
+    sentences: tuple[str, ...] = ()
     disassembler: str = ""
     findings: tuple[Finding, ...] = ()
     tools: dict[str, str] = {}

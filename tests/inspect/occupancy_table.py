@@ -52,7 +52,8 @@ int main() {
     kernel.numBlockBarriers = barriers;
     cudaOccDeviceState state;
     cudaOccResult result;
-    if (cudaOccMaxActiveBlocksPerMultiprocessor(&result, &device, &kernel, &state, threads, dynamic))
+    if (cudaOccMaxActiveBlocksPerMultiprocessor(&result, &device, &kernel, &state, threads,
+                                                dynamic))
       return 1;
     std::printf("%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d\n", arch, threads, registers, fixed, dynamic,
                 barriers, opted, result.activeBlocksPerMultiprocessor, result.blockLimitRegs,

@@ -76,7 +76,7 @@ def compile_library(
     nvcc = find_nvcc(cuda_paths[0].name) if cuda_paths else ""
     target = (arch or _present_arch(cuda_paths[0])) if cuda_paths else ""
 
-    abi = _target_version(torch.__version__)
+    abi = target_version(torch.__version__)
     cxx = ["-O3", "-march=native", "-fopenmp", "-std=c++17", "-fPIC", abi, *cflags]
     nv = ["-O3", "-std=c++17", "-Xcompiler", "-fPIC", "-DUSE_CUDA", "-lineinfo", abi]
     if cuda_paths:
@@ -118,7 +118,7 @@ def compile_library(
     return folder / f"{name}.so"
 
 
-def _target_version(version: str) -> str:
+def target_version(version: str) -> str:
     """The stable ABI's version macro: 2.10, the first with TORCH_BOX and typed data pointers and
     loadable in every later torch, or 2.9 where that is what is installed."""
     old = tuple(int(part) for part in version.split(".")[:2]) < (2, 10)

@@ -198,9 +198,7 @@ class _Reader:
         count, names = struct.unpack_from("<HH", self.data, 60)
         raw = [struct.unpack_from("<IIQQQQII", self.data, start + 64 * i) for i in range(count)]
         base = raw[names][4]
-        return [
-            _Section(self._text(base + r[0]), r[1], r[2], r[4], r[5], r[6], r[7]) for r in raw
-        ]
+        return [_Section(self._text(base + r[0]), r[1], r[2], r[4], r[5], r[6], r[7]) for r in raw]
 
     def _symbols(self) -> list[tuple[str, int, int, int]]:
         """Name, info, other and section of each symbol."""

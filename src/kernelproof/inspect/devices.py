@@ -116,3 +116,17 @@ def find(name: str) -> Device:
         f"no GPU {name!r}; there are {', '.join(_DEVICES)}, and for any of their architecture "
         f"{', '.join(known)}"
     )
+
+
+def present(title: str, arch: int, multiprocessors: int) -> Device:
+    """The GPU of this machine, by what its driver says.
+
+    Raises UsageError for an architecture that is not in the table.
+    """
+    if arch not in _CAPABILITIES:
+        raise UsageError(
+            f"{title} is sm_{arch}, whose limits are not known here; name another GPU with --gpu: "
+            f"{', '.join(_DEVICES)}"
+        )
+    source = "the driver of this machine"
+    return Device(f"sm_{arch}", title, _CAPABILITIES[arch], multiprocessors, source)

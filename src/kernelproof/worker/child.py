@@ -8,6 +8,7 @@ Requests (see `client.Worker.ask`):
     warm     calls that are not timed
     sample   time calls on new inputs; returns raw clock readings in seconds per call
     collect  outputs of calls that were timed
+    capture  which kernels the candidate compiles and how it launches them, without a GPU
     traced   what the candidate did to the process, and where one call spends its time
 
 A worker never judges.
@@ -85,6 +86,10 @@ class Host:
             return _start_cuda()
         if do == "traced":
             return self.traced(payload)
+        if do == "capture":
+            from kernelproof.inspect.capture import capture
+
+            return capture(self, request, payload)
         assert self.sampler is not None
         if do == "warm":
             return self.sampler.warm()
