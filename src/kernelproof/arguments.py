@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -65,4 +66,17 @@ LaunchOpt = Annotated[
 KernelOpt = Annotated[
     list[str] | None,
     typer.Option(help="Instance of a template in a .cu file, such as 'scale<float>'; repeatable."),
+]
+InspectedArg = Annotated[
+    str,
+    typer.Argument(
+        help="A .py file or folder with ModelNew, a shipped operator's kernel such as mla_kv/cuda, "
+        "or a .cu, .ptx or .cubin file."
+    ),
+]
+OneCaseOpt = Annotated[str | None, typer.Option("--case", help="Default: the problem's first.")]
+CompilerOpt = Annotated[str, typer.Option(help="nvcc or nvrtc, for a .cu file.")]
+RecordOpt = Annotated[
+    Path | None,
+    typer.Option(help="JSON of a `bench` of the candidate: its times, FLOPs and bytes."),
 ]

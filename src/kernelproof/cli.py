@@ -20,14 +20,18 @@ from kernelproof.arguments import (
     BytesOpt,
     CandidateArg,
     CaseOpt,
+    CompilerOpt,
     DeviceOpt,
     GpuOpt,
+    InspectedArg,
     JsonOpt,
     KernelOpt,
     LaunchOpt,
+    OneCaseOpt,
     ProblemArg,
     ProblemOpt,
     QuickOpt,
+    RecordOpt,
     SeedOpt,
     SeedsOpt,
     ShrinkOpt,
@@ -130,37 +134,26 @@ def bench(
 
 @app.command()
 def inspect(
-    candidate: Annotated[
-        str,
-        typer.Argument(
-            help="A .py file or folder with ModelNew, a shipped operator's kernel such as "
-            "mla_kv/cuda, or a .cu, .ptx or .cubin file."
-        ),
-    ],
+    candidate: InspectedArg,
     gpu: GpuOpt = None,
     problem: ProblemOpt = None,
-    case: Annotated[str | None, typer.Option(help="Of the problem; default: its first.")] = None,
+    case: OneCaseOpt = None,
     launch: LaunchOpt = None,
     kernel: KernelOpt = None,
-    compiler: Annotated[str, typer.Option(help="nvcc or nvrtc, for a .cu file.")] = "",
-    record: Annotated[
-        Path | None, typer.Option(help="JSON of a `bench` of the candidate: its times and work.")
-    ] = None,
+    compiler: CompilerOpt = "",
+    record: RecordOpt = None,
     json_: JsonOpt = False,
 ) -> None:
     """Say what a candidate's kernels take (registers, spills, shared memory, occupancy,
     instructions) and what holds them back. Needs no GPU."""
-    from kernelproof.inspect.text import render
-    from kernelproof.inspecting import Wish, timing_of
-    from kernelproof.inspecting import inspect as examine
+    from kernelproof.inspecting import Wish, told
 
-    wish = Wish(
-        gpu=gpu, problem=problem, case=case, launches=tuple(launch or ()),
-        kernels=tuple(kernel or ()), compiler=compiler,
-        timing=timing_of(record) if record is not None else None,
+    print(
+        told(candidate, Wish(
+            gpu=gpu, problem=problem, case=case, launches=tuple(launch or ()),
+            kernels=tuple(kernel or ()), compiler=compiler, record=record,
+        ), json_)
     )  # fmt: skip
-    found = examine(candidate, wish)
-    print(render(found)) if not json_ else _print_json(json.loads(found.model_dump_json()))
 
 
 @app.command()

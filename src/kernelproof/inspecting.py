@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import json
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,16 +18,17 @@ from typing import Any
 from kernelproof import candidate as candidates
 from kernelproof import problem as problems
 from kernelproof.emulate import spec
-from kernelproof.errors import CandidateCrash, UnsupportedError, UsageError
+from kernelproof.errors import CandidateCrash, CandidateError, UnsupportedError, UsageError
 from kernelproof.inspect import assemble, cubin, devices, limits
 from kernelproof.inspect import compile as compiling
 from kernelproof.inspect.facts import Call, Measured, said
+from kernelproof.inspect.text import render
 from kernelproof.subject import CandidateProcess
 from kernelproof.types import Case, Inspection, KernelFacts, Launch, Timing
 
 _FILES = (".cu", ".ptx", ".cubin")
 _NO_GPU_CODE = ("pytorch", "cpp-c", "cpp-stable", "cpp-inline")
-_LAUNCHES_UNSEEN = "blocks and grids are not known: the candidate launches its kernels in C++"
+_LAUNCHES_UNSEEN = "launches are not known: the call makes none that can be seen without a GPU"
 _PLAIN_SEED = 0
 
 
@@ -37,7 +40,7 @@ class Wish:
     to call the candidate with; by default that of a shipped operator, or the one that the
     candidate's file name or folder names. ``case``: of the problem, the first by default.
     ``launches``: texts such as "scale<<<8, 128>>>(f32[1000], 3)" for files. ``kernels`` and
-    ``compiler``: as `compile.source_file`. ``timing``: of the candidate, measured before.
+    ``compiler``: as `compile.source_file`. ``record``: JSON of a `bench` of the candidate.
     """
 
     gpu: str | None = None
@@ -46,7 +49,24 @@ class Wish:
     launches: tuple[str, ...] = ()
     kernels: tuple[str, ...] = ()
     compiler: str = ""
-    timing: Timing | None = None
+    record: Path | None = None
+
+
+def told(where: str, wish: Wish, as_json: bool) -> str:
+    """`inspect` for the command line: text, or one JSON object, also of an error, which is raised
+    once its JSON, or on stderr the compiler's own lines, are printed."""
+    try:
+        found = inspect(where, wish)
+    except CandidateError as error:
+        if as_json:
+            body = {"status": error.status, "message": error.message, "detail": error.detail}
+            print(json.dumps(body, indent=1))
+        elif error.detail:
+            print(error.detail, file=sys.stderr)
+        raise
+    if not as_json:
+        return render(found)
+    return json.dumps({"status": "pass", **json.loads(found.model_dump_json())}, indent=1)
 
 
 def inspect(where: str, wish: Wish | None = None) -> Inspection:
@@ -59,9 +79,9 @@ def inspect(where: str, wish: Wish | None = None) -> Inspection:
         CandidateCrash, CandidateTimeout: the candidate does not run.
     """
     wish = wish or Wish()
-    path = Path(where)
+    path, timing = Path(where), _timing(wish.record)
     if path.suffix in _FILES:
-        return _file(path, wish)
+        return _file(path, wish, timing)
     device = _device(wish.gpu)
     location, reference = _located(where, wish.problem)
     found = candidates.load(location)
@@ -90,13 +110,15 @@ def inspect(where: str, wish: Wish | None = None) -> Inspection:
     notes = [f"the call ended early: {answer['stopped']}"] if answer["stopped"] else []
     if reference is None:
         notes.append("launches are not known: give --problem NAME to call the candidate")
-    elif not any(k.launch is not None for k in kernels):
+    elif not notes and not any(k.launch is not None for k in kernels):
         notes.append(_LAUNCHES_UNSEEN)
-    return _result(kernels, device, wish.timing, case.name if case else "", notes)
+    return _result(kernels, device, timing, case.name if case else "", notes)
 
 
-def timing_of(path: Path) -> Timing:
+def _timing(path: Path | None) -> Timing | None:
     """The timing of the last record in a JSON file. Raises UsageError where there is none."""
+    if path is None:
+        return None
     from kernelproof.store import read_json
 
     timings = [record.timing for record in read_json(path) if record.timing is not None]
@@ -105,7 +127,7 @@ def timing_of(path: Path) -> Timing:
     return timings[-1]
 
 
-def _file(path: Path, wish: Wish) -> Inspection:
+def _file(path: Path, wish: Wish, timing: Timing | None) -> Inspection:
     if not path.is_file():
         raise UsageError(f"no file {str(path)!r}; give a .cu, .ptx or .cubin file, or a candidate")
     gpu = wish.gpu
@@ -131,7 +153,7 @@ def _file(path: Path, wish: Wish) -> Inspection:
     notes = (
         [] if launches else ["launches are not known: give --launch 'KERNEL<<<GRID, BLOCK>>>()'"]
     )
-    return _result(kernels, device, wish.timing, "", notes)
+    return _result(kernels, device, timing, "", notes)
 
 
 def _result(

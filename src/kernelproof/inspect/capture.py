@@ -170,7 +170,7 @@ class _Functions:
 
         def called(*_: Any, **__: Any) -> Any:
             raise _Captured(
-                f"{self._name}.{function} launches its kernels in C++, which runs on a GPU only"
+                f"{self._name}.{function} launches its kernels in C++, which takes a GPU to see"
             )
 
         return called

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import sysconfig
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from kernelproof.build.compiler import nvcc_path
+from kernelproof.build.cache import cached, compiler_identity, content_key
+from kernelproof.build.compiler import nvcc_path, source_parts
 from kernelproof.cuda import Kernel, header_folders, nvrtc_bindings, run_nvrtc
 from kernelproof.errors import CompileError, UnsupportedError, UsageError
 from kernelproof.inspect import tools
@@ -20,6 +22,7 @@ _INLINE_FLAGS = (
     "-D__CUDA_NO_BFLOAT16_CONVERSIONS__", "-D__CUDA_NO_HALF2_OPERATORS__",
     "--expt-relaxed-constexpr",
 )  # fmt: skip
+_BUILD_MACROS = "c10/cuda/impl/cuda_cmake_macros.h"
 _KERNEL = re.compile(r"Compiling entry function '([^']+)'")
 _FIGURES = {
     "registers": re.compile(r"Used (\d+) registers"),
@@ -79,31 +82,50 @@ def source_file(
     return nvcc(path, arch, options)
 
 
-def nvcc(path: Path, arch: str, options: Sequence[str] = ()) -> Compiled:
-    """A `.cu` file by nvcc. Raises CompileError, UnsupportedError."""
+def nvcc(
+    path: Path, arch: str, options: Sequence[str] = (), key: Sequence[object] | None = None
+) -> Compiled:
+    """A `.cu` file by nvcc, from the build cache where it was compiled before.
+
+    ``key``: what else the result depends on; by default the file and the headers beside it.
+    Raises CompileError, UnsupportedError.
+    """
     found = nvcc_path()
     if found is None:
         raise UnsupportedError(
             f"{path.name} needs nvcc, which is not on the PATH: install the CUDA toolkit"
         )
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "kernel.cubin"
+
+    def fill(folder: Path) -> None:
+        out = folder / "kernel.cubin"
         command = [found, *_NVCC, f"-arch={arch}", *options, "-o", str(out), str(path)]
         done = tools.run(command, timeout=600)
         if done.returncode:
             raise CompileError(f"{path.name} does not compile (nvcc, {arch})", done.stderr.strip())
-        return Compiled(out.read_bytes(), tools.version(found), done.stderr)
+        (folder / "said").write_text(done.stderr)
+
+    parts = key if key is not None else (*source_parts([path]), *options)
+    name = content_key("inspect", compiler_identity(found), arch, *parts)
+    folder, _ = cached(name, fill)
+    code, spoken = (folder / "kernel.cubin").read_bytes(), (folder / "said").read_text()
+    return Compiled(code, tools.version(found), spoken)
 
 
 def inline(sources: Sequence[str], arch: str, options: Sequence[str] = ()) -> Compiled:
     """The CUDA sources of a `load_inline` call, by nvcc with the headers and flags of torch."""
+    import torch
     from torch.utils.cpp_extension import include_paths
 
+    key = ("inline", torch.__version__, *sources, *options)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "cuda.cu"
         path.write_text(_INLINE_HEADERS + "\n".join(sources))
-        includes = [f"-I{path}" for path in include_paths()]
-        return nvcc(path, arch, [*_INLINE_FLAGS, *includes, *options])
+        # CPU builds of torch have all headers but this one, which only says how to link.
+        (Path(folder) / _BUILD_MACROS).parent.mkdir(parents=True)
+        (Path(folder) / _BUILD_MACROS).write_text("#pragma once\n")
+        includes = [f"-I{path}" for path in (*include_paths(), sysconfig.get_path("include"))]
+        flags = [*_INLINE_FLAGS, *includes, f"-I{folder}", *options]
+        return nvcc(path, arch, flags, key)
 
 
 def verbose(said: str) -> dict[str, dict[str, int]]:
