@@ -80,3 +80,11 @@ RecordOpt = Annotated[
     Path | None,
     typer.Option(help="JSON of a `bench` of the candidate: its times, FLOPs and bytes."),
 ]
+SanitizeOpt = Annotated[
+    bool,
+    typer.Option(
+        "--sanitize",
+        help="On a GPU: also run compute-sanitizer (memcheck, racecheck, initcheck, synccheck).",
+    ),
+]
+NcuOpt = Annotated[bool, typer.Option("--ncu", help="On a GPU: also count with Nsight Compute.")]

@@ -27,11 +27,13 @@ from kernelproof.arguments import (
     JsonOpt,
     KernelOpt,
     LaunchOpt,
+    NcuOpt,
     OneCaseOpt,
     ProblemArg,
     ProblemOpt,
     QuickOpt,
     RecordOpt,
+    SanitizeOpt,
     SeedOpt,
     SeedsOpt,
     ShrinkOpt,
@@ -142,18 +144,17 @@ def inspect(
     kernel: KernelOpt = None,
     compiler: CompilerOpt = "",
     record: RecordOpt = None,
+    sanitize: SanitizeOpt = False,
+    ncu: NcuOpt = False,
     json_: JsonOpt = False,
 ) -> None:
     """Say what a candidate's kernels take (registers, spills, shared memory, occupancy,
-    instructions) and what holds them back. Needs no GPU."""
+    instructions) and what holds them back. Needs no GPU; with one, also times its kernels."""
     from kernelproof.inspecting import Wish, told
 
-    print(
-        told(candidate, Wish(
-            gpu=gpu, problem=problem, case=case, launches=tuple(launch or ()),
-            kernels=tuple(kernel or ()), compiler=compiler, record=record,
-        ), json_)
-    )  # fmt: skip
+    wish = Wish(gpu, problem, case, tuple(launch or ()), tuple(kernel or ()), compiler, record,
+                sanitize, ncu)  # fmt: skip
+    print(told(candidate, wish, json_))
 
 
 @app.command()

@@ -17,6 +17,7 @@ from typing import Any
 
 from kernelproof import candidate as candidates
 from kernelproof import problem as problems
+from kernelproof import watching
 from kernelproof.emulate import spec
 from kernelproof.errors import CandidateCrash, CandidateError, UnsupportedError, UsageError
 from kernelproof.inspect import assemble, cubin, devices, limits
@@ -41,6 +42,7 @@ class Wish:
     candidate's file name or folder names. ``case``: of the problem, the first by default.
     ``launches``: texts such as "scale<<<8, 128>>>(f32[1000], 3)" for files. ``kernels`` and
     ``compiler``: as `compile.source_file`. ``record``: JSON of a `bench` of the candidate.
+    ``sanitize``: run the tools of compute-sanitizer; ``ncu``: count with Nsight Compute.
     """
 
     gpu: str | None = None
@@ -50,6 +52,8 @@ class Wish:
     kernels: tuple[str, ...] = ()
     compiler: str = ""
     record: Path | None = None
+    sanitize: bool = False
+    ncu: bool = False
 
 
 def told(where: str, wish: Wish, as_json: bool) -> str:
@@ -81,6 +85,11 @@ def inspect(where: str, wish: Wish | None = None) -> Inspection:
     wish = wish or Wish()
     path, timing = Path(where), _timing(wish.record)
     if path.suffix in _FILES:
+        if wish.sanitize or wish.ncu:
+            raise UsageError(
+                f"--sanitize and --ncu call a candidate, and {path.name} is a file; for a .cu file "
+                f"`kernelproof race {path}` does without a GPU"
+            )
         return _file(path, wish, timing)
     device = _device(wish.gpu)
     location, reference = _located(where, wish.problem)
@@ -99,8 +108,9 @@ def inspect(where: str, wish: Wish | None = None) -> Inspection:
     from kernelproof.pipeline import Options
 
     hides = () if reference is None or _shipped(location) else (reference.problem.path,)
+    payload = _payload(reference, case)
     with CandidateProcess(found, "cpu", Options(), hides) as subject:
-        answer = subject.captured(device.name, _payload(reference, case))
+        answer = subject.captured(device.name, device.multiprocessors, payload)
     kernels = [k for module in answer["modules"] for k in _module(module, device)]
     if not kernels:
         raise UnsupportedError(
@@ -112,7 +122,10 @@ def inspect(where: str, wish: Wish | None = None) -> Inspection:
         notes.append("launches are not known: give --problem NAME to call the candidate")
     elif not notes and not any(k.launch is not None for k in kernels):
         notes.append(_LAUNCHES_UNSEEN)
-    return _result(kernels, device, timing, case.name if case else "", notes)
+    static = _result(kernels, device, timing, case.name if case else "", notes)
+    if wish.gpu is not None and not (wish.sanitize or wish.ncu):
+        return static  # the GPU that was asked for is not the one of this machine
+    return watching.on_device(static, device, found, payload, hides, wish.sanitize, wish.ncu)
 
 
 def _timing(path: Path | None) -> Timing | None:
@@ -161,9 +174,6 @@ def _result(
     notes: Sequence[str],
 ) -> Inspection:  # fmt: skip
     call = Call(tuple(kernels), device, _measured(timing))
-    disassembler = assemble.disassembler()
-    if not disassembler:
-        notes = [*notes, "no instruction mix: pip install nvidia-cuda-nvdisasm"]
     return Inspection(
         gpu=device.title,
         arch=device.target,
@@ -171,7 +181,6 @@ def _result(
         kernels=tuple(kernels),
         case=case,
         sentences=said(limits.RULES, call),
-        disassembler=disassembler,
         notes=tuple(notes),
     )
 

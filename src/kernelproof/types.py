@@ -306,11 +306,12 @@ class KernelFacts(Frozen):
     """One kernel: its resources, and with a launch its occupancy on the GPU of the inspection.
 
     Bytes throughout. ``spill_stores``, ``spill_loads``: None where the cubin does not tell (see
-    ``spills_from``). ``local_accesses``: instructions on local memory that are not spills.
-    ``max_threads``: of a block, as declared. ``occupancy``: resident warps over the most that a
-    multiprocessor holds, at ``threads`` per block (of the launch, else ``max_threads``);
-    ``limits``: blocks per multiprocessor that each resource allows.
-    ``seconds``: device time of one call, where a profiler has run.
+    ``spills_from``; likewise ``instructions_from``). ``local_accesses``: instructions on local
+    memory that are not spills. ``max_threads``: of a block, as declared. ``occupancy``: resident
+    warps over the most that a multiprocessor holds, at ``threads`` per block (of the launch, else
+    ``max_threads``); ``limits``: blocks per multiprocessor that each resource allows.
+    ``seconds``: device time of the launches of one call, where a profiler has run; ``counters``: of
+    one launch, by the name that NVIDIA's profiler gives them, in its base units.
     """
 
     name: str
@@ -327,6 +328,7 @@ class KernelFacts(Frozen):
     blocks_per_multiprocessor: int | None = None
     warps_per_multiprocessor: int | None = None
     spills_from: str = ""
+    instructions_from: str = ""
     local_accesses: int | None = None
     constant_bytes: int = 0
     barriers: int = 0
@@ -336,6 +338,7 @@ class KernelFacts(Frozen):
     launch: Launch | None = None
     instructions: InstructionMix | None = None
     seconds: float | None = None
+    counters: dict[str, float] = {}
     sentences: tuple[str, ...] = ()
 
 
@@ -351,8 +354,8 @@ class Finding(Frozen):
 
 
 class Inspection(Frozen):
-    """What holds the kernels of a candidate back on ``gpu``. ``disassembler``: "" where there is
-    none. ``tools``: those of NVIDIA that ran, with their outcome. ``sentences``: about the call."""
+    """What holds the kernels of a candidate back on ``gpu``. ``tools``: those of NVIDIA that ran,
+    with their outcome. ``sentences``: about the call."""
 
     gpu: str
     arch: str
@@ -360,7 +363,6 @@ class Inspection(Frozen):
     kernels: tuple[KernelFacts, ...]
     case: str = ""
     sentences: tuple[str, ...] = ()
-    disassembler: str = ""
     findings: tuple[Finding, ...] = ()
     tools: dict[str, str] = {}
     notes: tuple[str, ...] = ()

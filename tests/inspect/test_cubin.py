@@ -124,5 +124,5 @@ def test_broken_cubins_are_usage_errors(zoo: Zoo) -> None:
 
 
 def test_a_cubin_for_another_gpu_says_which(zoo: Zoo) -> None:
-    with pytest.raises(UsageError, match="a cubin for sm_80, and NVIDIA H200 is sm_90; .*sm_80"):
+    with pytest.raises(UsageError, match=r"a cubin for sm_80, and NVIDIA H200 is sm_90; .*sm_80"):
         kernels_of(zoo("sm_80").cubin, find("h200"))

@@ -16,6 +16,7 @@ from kernelproof.inspect.facts import Facts, said
 from kernelproof.inspect.occupancy import occupancy
 from kernelproof.types import InstructionMix, KernelFacts, Launch
 
+_NO_DISASSEMBLER = f"not told: no disassembler; {tools.REMEDIES['nvdisasm']}"
 _UNTOLD = "not told: compilers before CUDA 12.8 do not mark spills in the cubin"
 
 
@@ -40,16 +41,19 @@ def kernels_of(
             f"a cubin for sm_{read.arch}, and {device.title} is sm_{device.capability.arch}; "
             f"give --gpu sm_{read.arch}"
         )
-    told, mixes = verbose(spoken), _mixes(code)
+    told = verbose(spoken)
+    mixes, source = _mixes(code)
     made = []
     for found in read.kernels:
         if names and found.symbol not in names:
             continue
         name = (names or {}).get(found.symbol) or demangled(found.symbol)
+        facts = _facts(found, name, told.get(found.symbol))
+        mix = mixes.get(found.symbol)
+        update = {"compiler": compiler, "instructions": mix, "instructions_from": source}
         launch = (launches or {}).get(found.symbol)
-        facts = _facts(found, name, device, launch, told.get(found.symbol))
-        update = {"compiler": compiler, "instructions": mixes.get(found.symbol)}
-        made.append(with_sentences(facts.model_copy(update=update), device))
+        facts = with_launch(facts.model_copy(update=update), device, launch)
+        made.append(with_sentences(facts, device))
     return tuple(made)
 
 
@@ -59,48 +63,19 @@ def with_sentences(kernel: KernelFacts, device: Device) -> KernelFacts:
     return kernel.model_copy(update={"sentences": spoken})
 
 
-def disassembler() -> str:
-    """Such as "nvdisasm 13.1.80"; "" where there is none."""
-    found = tools.find("nvdisasm")
-    return tools.version(found) if found is not None else ""
-
-
-def _facts(
-    found: cubin.Resources, name: str, device: Device, launch: Launch | None,
-    told: dict[str, int] | None,
-) -> KernelFacts:  # fmt: skip
-    threads = math.prod(launch.block) if launch is not None else found.block_limit
-    spills, source = (found.spill_stores, found.spill_loads), "cubin"
-    if spills[0] is None:
-        spills, source = (None, None), _UNTOLD
-        if told is not None:
-            spills, source = (told["spill_stores"], told["spill_loads"]), "ptxas -v"
-    kernel = KernelFacts(
-        name=name,
-        symbol=found.symbol,
-        registers=found.registers,
-        spill_stores=spills[0],
-        spill_loads=spills[1],
-        spills_from=source,
-        local_accesses=found.local_accesses,
-        shared_bytes=found.shared,
-        stack_bytes=found.stack,
-        constant_bytes=sum(found.constants.values()),
-        barriers=found.barriers,
-        max_threads=found.block_limit,
-        code_bytes=found.code,
-        launch=launch,
-        threads=threads,
-    )
+def with_launch(kernel: KernelFacts, device: Device, launch: Launch | None) -> KernelFacts:
+    """The kernel with its occupancy at ``launch``, or without one at its declared block size."""
+    threads = math.prod(launch.block) if launch is not None else kernel.max_threads
+    kernel = kernel.model_copy(update={"launch": launch, "threads": threads})
     if not threads:
         return kernel
     held = occupancy(
         device.capability,
         threads=threads,
-        registers=found.registers,
-        static_shared=found.shared,
+        registers=kernel.registers,
+        static_shared=kernel.shared_bytes,
         dynamic_shared=launch.shared if launch is not None else 0,
-        barriers=found.barriers,
+        barriers=kernel.barriers,
         opted_in=launch is None or launch.opted_in is not False,
     )
     update = {
@@ -110,8 +85,39 @@ def _facts(
     return kernel.model_copy(update=update)
 
 
-def _mixes(code: bytes) -> dict[str, InstructionMix]:
-    return sass.mixes(sass.disassemble(code)) if tools.find("nvdisasm") is not None else {}
+def _facts(found: cubin.Resources, name: str, told: dict[str, int] | None) -> KernelFacts:
+    stores, loads, source = found.spill_stores, found.spill_loads, "cubin"
+    if stores is None or loads is None:
+        source = _UNTOLD
+        if told is not None:
+            stores, loads, source = told["spill_stores"], told["spill_loads"], "ptxas -v"
+    return KernelFacts(
+        name=name,
+        symbol=found.symbol,
+        registers=found.registers,
+        spill_stores=stores,
+        spill_loads=loads,
+        spills_from=source,
+        local_accesses=found.local_accesses,
+        shared_bytes=found.shared,
+        stack_bytes=found.stack,
+        constant_bytes=sum(found.constants.values()),
+        barriers=found.barriers,
+        max_threads=found.block_limit,
+        code_bytes=found.code,
+    )
+
+
+def _mixes(code: bytes) -> tuple[dict[str, InstructionMix], str]:
+    """Mixes by symbol, and where they are from, or why there are none."""
+    found = tools.find("nvdisasm")
+    if found is None:
+        return {}, _NO_DISASSEMBLER
+    try:
+        return sass.mixes(sass.disassemble(code)), tools.version(found)
+    except RuntimeError as error:
+        # Older than the compiler, as a rule; the other figures stand without it.
+        return {}, f"not told: {error}; pip install -U nvidia-cuda-nvdisasm"
 
 
 def chosen(shapes: Sequence[Launch]) -> Launch | None:
@@ -134,10 +140,10 @@ def demangled(symbol: str) -> str:
     if status.value != 0 or not text:
         return symbol
     whole = ctypes.string_at(text).decode()
-    return _without_parameters(whole)
+    return plain_name(whole)
 
 
-def _without_parameters(text: str) -> str:
+def plain_name(text: str) -> str:
     """``void scale<float, (int)4>(float*)`` -> ``scale<float, 4>``."""
     text = re.sub(r"\((?:unsigned |signed )?(?:int|bool|long|char|short)\)(?=[-\w])", "", text)
     depth, end = 0, len(text)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import dataclasses
 import functools
 import types
 from collections.abc import Iterator, Sequence
@@ -130,7 +131,9 @@ def capture(host: Any, request: dict[str, Any], payload: Any) -> dict[str, Any]:
     from kernelproof.emulate.standin import standing_in
     from kernelproof.importing import import_file
 
-    device = devices.find(request["gpu"])
+    device = dataclasses.replace(
+        devices.find(request["gpu"]), multiprocessors=int(request["multiprocessors"])
+    )
     host.recorder = seen = Capture(device)
     prepare(request["language"])
     with _noting(seen):

@@ -32,6 +32,7 @@ def _kernel(k: KernelFacts) -> Iterator[str]:
     rows += [("occupancy", _occupancy(k)), ("instructions", _instructions(k))]
     if k.seconds is not None:
         rows.append(("time", f"{units.seconds(k.seconds)} of a call, by the profiler"))
+    rows += [("counter", f"{name} {value:g}") for name, value in k.counters.items()]
     for name, value in rows:
         if value:
             yield from units.wrapped(f"  {name:<13}{value}", hanging=15)
@@ -88,7 +89,7 @@ def _occupancy(k: KernelFacts) -> str:
 def _instructions(k: KernelFacts) -> str:
     mix = k.instructions
     if mix is None:
-        return ""
+        return k.instructions_from
     ranked = sorted(mix.counts.items(), key=lambda item: -item[1])
     shown = ", ".join(f"{name} {count}" for name, count in ranked[:_SHOWN])
     inside = f", {mix.in_loops['total']} in {units.many(mix.loops, 'loop')}" if mix.loops else ""

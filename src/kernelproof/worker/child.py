@@ -9,6 +9,7 @@ Requests (see `client.Worker.ask`):
     sample   time calls on new inputs; returns raw clock readings in seconds per call
     collect  outputs of calls that were timed
     capture  which kernels the candidate compiles and how it launches them, without a GPU
+    kernels  device time and launch of each kernel of one call, by torch's profiler
     traced   what the candidate did to the process, and where one call spends its time
 
 A worker never judges.
@@ -86,6 +87,10 @@ class Host:
             return _start_cuda()
         if do == "traced":
             return self.traced(payload)
+        if do == "kernels":
+            from kernelproof.worker.kernels import kernel_times
+
+            return kernel_times(self.module, Placed(payload, self.device).given)
         if do == "capture":
             from kernelproof.inspect.capture import capture
 
