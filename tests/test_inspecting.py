@@ -16,7 +16,7 @@ from kernelproof.errors import CandidateCrash, UnsupportedError, UsageError
 from kernelproof.inspect import capture, cubin, tools
 from kernelproof.inspect import compile as compiling
 from kernelproof.inspect.devices import find
-from kernelproof.inspecting import Wish, _module, inspect
+from kernelproof.inspecting import Wish, _module, inspect, told
 from kernelproof.types import Inspection
 from kernelproof.worker.child import Host
 
@@ -78,7 +78,11 @@ def test_the_command_prints_one_object_that_tools_rely_on(run_cli: Any) -> None:
     body = json.loads(done.stdout)
     assert (body["status"], body["gpu"], body["arch"]) == ("pass", "NVIDIA B200", "sm_100a")
     assert set(body["kernels"][0]) >= CONTRACT
-    text = run_cli("inspect", "mla_kv/cuda", "--case", "odd", "--gpu", "a100").stdout
+
+
+def test_text_for_people() -> None:
+    nvrtc()
+    text = told("mla_kv/cuda", Wish(gpu="a100", case="odd"), as_json=False)
     assert "on NVIDIA A100 (sm_80, 108 multiprocessors), case odd" in text
     assert "registers, spills 0 B stored" in text and "limited by" in text
 

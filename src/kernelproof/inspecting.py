@@ -25,7 +25,7 @@ from kernelproof.inspect import compile as compiling
 from kernelproof.inspect.facts import Call, Measured, said
 from kernelproof.inspect.text import render
 from kernelproof.subject import CandidateProcess
-from kernelproof.types import Case, Inspection, KernelFacts, Launch, Timing
+from kernelproof.types import Case, Inspection, KernelFacts, Launch, Record, Timing
 
 _FILES = (".cu", ".ptx", ".cubin")
 _NO_GPU_CODE = ("pytorch", "cpp-c", "cpp-stable", "cpp-inline")
@@ -73,8 +73,9 @@ def told(where: str, wish: Wish, as_json: bool) -> str:
     return json.dumps({"status": "pass", **json.loads(found.model_dump_json())}, indent=1)
 
 
-def inspect(where: str, wish: Wish | None = None) -> Inspection:
-    """Inspect a candidate, a shipped operator's kernel ("mla_kv/cuda") or a file.
+def inspect(where: str, wish: Wish | None = None, timing: Timing | None = None) -> Inspection:
+    """Inspect a candidate, a shipped operator's kernel ("mla_kv/cuda") or a file; ``timing``: of
+    it, instead of that in the wish's record.
 
     Raises:
         UsageError: no such candidate, problem, case or GPU, or a broken cubin.
@@ -83,7 +84,7 @@ def inspect(where: str, wish: Wish | None = None) -> Inspection:
         CandidateCrash, CandidateTimeout: the candidate does not run.
     """
     wish = wish or Wish()
-    path, timing = Path(where), _timing(wish.record)
+    path, timing = Path(where), timing or _timing(wish.record)
     if path.suffix in _FILES:
         if wish.sanitize or wish.ncu:
             raise UsageError(
@@ -126,6 +127,15 @@ def inspect(where: str, wish: Wish | None = None) -> Inspection:
     if wish.gpu is not None and not (wish.sanitize or wish.ncu):
         return static  # the GPU that was asked for is not the one of this machine
     return watching.on_device(static, device, found, payload, hides, wish.sanitize, wish.ncu)
+
+
+def inspected(record: Record) -> Record:
+    """The record with an inspection of its candidate, on the case and with the times of its timing
+    where it has one. Errors as `inspect`."""
+    timing = record.timing
+    wish = Wish(problem=record.problem.path, case=timing.case if timing is not None else None)
+    found = inspect(record.candidate.path, wish, timing)
+    return record.model_copy(update={"inspection": found})
 
 
 def _timing(path: Path | None) -> Timing | None:

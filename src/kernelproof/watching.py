@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kernelproof.errors import UnsupportedError, UsageError
+from kernelproof.errors import CandidateError, UnsupportedError, UsageError
 from kernelproof.inspect import assemble, watch
 from kernelproof.inspect.devices import Device
 from kernelproof.report import units
@@ -28,7 +28,7 @@ def on_device(
     Raises:
         UnsupportedError: ``sanitize`` or ``ncu`` without a GPU or the tool.
         UsageError: the same without a problem to call the candidate with.
-        CandidateCrash, CandidateTimeout: the candidate or a tool does not end well.
+        CandidateCrash, CandidateTimeout: a tool does not end well.
     """
     import torch
 
@@ -44,7 +44,6 @@ def on_device(
         if asked:
             raise UsageError(f"{asked} calls the candidate: give --problem NAME")
         return inspection
-    inspection = _timed(inspection, device, candidate, payload, hides)
     with tempfile.TemporaryDirectory() as folder:
         request = Path(folder) / "request"
         watch.write_request(request, candidate, payload)
@@ -52,7 +51,12 @@ def on_device(
             inspection = _sanitized(inspection, request)
         if ncu:
             inspection = _counted(inspection, request)
-    return inspection
+    try:
+        return _timed(inspection, device, candidate, payload, hides)
+    except CandidateError as error:
+        # What it does wrong is for `check` to judge; the other figures stand.
+        note = f"no times: the candidate failed on this GPU: {error.message}"
+        return inspection.model_copy(update={"notes": (*inspection.notes, note)})
 
 
 def _timed(
