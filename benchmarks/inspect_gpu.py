@@ -29,7 +29,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 CANDIDATES = ROOT / "tests" / "candidates" / "gpu"
 # Part -> seconds that it may take.
-PARTS = {"attributes": 30, "operators": 40, "languages": 60, "sanitize": 80, "ncu": 30}
+PARTS = {"attributes": 25, "operators": 50, "languages": 60, "sanitize": 80, "ncu": 25}
 BLOCKS = (32, 64, 96, 128, 256, 384, 512, 1024)
 DYNAMIC = (0, 1024, 16 << 10, 48 << 10, 100 << 10, 200 << 10)
 # Candidate -> tool that must find something in it, or "" where none may.
@@ -104,7 +104,7 @@ def inspected(*arguments: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "kernelproof", "inspect", *arguments, "--json"]
     started = time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
-    print(" ".join(arguments), done.returncode, done.stderr[-3000:])
+    print(" ".join(arguments), done.returncode, done.stderr[-3000:], flush=True)
     body = json.loads(done.stdout) if done.stdout.startswith("{") else {"status": done.stderr}
     return {"seconds": time.perf_counter() - started, **body}
 

@@ -51,7 +51,7 @@ def test_and_for_the_kernels_of_the_emulators_tests() -> None:
         count = sum(agree(source_file(p, "sm_90a", "nvrtc")) for p in sorted(EMULATED.glob("*.cu")))
     except UnsupportedError as error:
         pytest.skip(error.message)
-    assert count >= 14
+    assert count >= len(list(EMULATED.glob("*.cu"))) > 10
 
 
 def test_the_comparison_would_see_a_difference(zoo: Zoo) -> None:

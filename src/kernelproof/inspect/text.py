@@ -13,8 +13,9 @@ _SHOWN = 12  # classes of instructions
 def render(inspection: Inspection) -> str:
     """Kernels with their sentences, sentences about the call, findings of tools, notes."""
     case = f", case {inspection.case}" if inspection.case else ""
-    head = f"on {inspection.gpu} ({inspection.arch}, {inspection.multiprocessors} "
-    blocks = [[f"{head}multiprocessors){case}; nothing was run on a GPU for the figures below"]]
+    head = f"on {inspection.gpu} ({inspection.arch}, {inspection.multiprocessors} multiprocessors)"
+    ran = inspection.tools or any(k.seconds is not None for k in inspection.kernels)
+    blocks = [[head + case + ("" if ran else "; nothing was run on a GPU")]]
     blocks += [list(_kernel(k)) for k in inspection.kernels]
     blocks.append([line for text in inspection.sentences for line in _sentence(text, "")])
     blocks.append([line for finding in inspection.findings for line in _finding(finding)])
