@@ -44,6 +44,8 @@ CASES = {
     "bf16": {"dtype": torch.bfloat16},
 }
 
+LARGE = {"past_2_31": {"rows": 2_097_153, "columns": 1024, "valid": 1000, "dtype": torch.bfloat16}}
+
 
 def _select_columns(x, z, alpha, beta, valid):
     inside = torch.arange(x.shape[1], device=x.device) < valid

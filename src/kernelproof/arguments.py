@@ -40,6 +40,9 @@ QuickOpt = Annotated[
 ThoroughOpt = Annotated[
     bool, typer.Option("--thorough", help="Families and layouts of every case; other sizes.")
 ]
+LargeOpt = Annotated[
+    bool, typer.Option("--large", help="Also cases past 2^31 elements; needs tens of GB.")
+]
 TimeoutOpt = Annotated[float, typer.Option(help="Seconds that a call may take.")]
 StoreOpt = Annotated[
     str | None, typer.Option(help="Record store (SQLAlchemy URL). Default: the data folder's.")

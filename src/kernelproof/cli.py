@@ -26,6 +26,7 @@ from kernelproof.arguments import (
     InspectedArg,
     JsonOpt,
     KernelOpt,
+    LargeOpt,
     LaunchOpt,
     NcuOpt,
     OneCaseOpt,
@@ -70,6 +71,7 @@ def check(
     case: CaseOpt = None,
     quick: QuickOpt = False,
     thorough: ThoroughOpt = False,
+    large: LargeOpt = False,
     max_bytes: BytesOpt = None,
     size: SizeOpt = None,
     shrink: ShrinkOpt = None,
@@ -84,7 +86,7 @@ def check(
     each is checked, and none loses its status by another's crash or hang."""
     options = _options(
         device=device, seeds=seeds, seed=seed, cases=tuple(case or ()), max_bytes=max_bytes,
-        level=_level(quick, thorough),
+        level=_level(quick, thorough), large=large,
         call_timeout=timeout, sizes=_sizes(size), shrink_to=shrink,
     )  # fmt: skip
     from kernelproof import batch

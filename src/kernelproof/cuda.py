@@ -93,7 +93,8 @@ class Kernel:
         loaded = self._loaded.get(device)
         if loaded is None:
             loaded = self._loaded[device] = self._load(device)
-        loaded.launch(args, grid, block, shared, cluster, programmatic)
+        with _made_current(device):
+            loaded.launch(args, grid, block, shared, cluster, programmatic)
 
     def _load(self, device: int) -> _Loaded:
         core = _core()
@@ -331,6 +332,16 @@ def _device_of(args: Sequence[Any]) -> int:
     return int(torch.cuda.current_device())
 
 
+def _made_current(device: int) -> contextlib.AbstractContextManager[Any]:
+    """A launch wants the device of its stream to be the current one."""
+    import torch
+
+    if torch._C._cuda_getDevice() == device:
+        return _AS_IS
+    return torch.cuda.device(device)
+
+
+_AS_IS = contextlib.nullcontext()
 _streams: dict[int, Any] = {}
 
 

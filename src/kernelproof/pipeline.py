@@ -21,6 +21,7 @@ from kernelproof import problem as problems
 from kernelproof.errors import CandidateError, UsageError
 from kernelproof.subject import CandidateProcess
 from kernelproof.types import (
+    Call,
     Candidate,
     Case,
     Check,
@@ -43,6 +44,8 @@ _CPU_LANGUAGES = ("cpp-c", "cpp-stable", "cpp-inline")
 _PROFILED_BYTES = 16 << 20
 # Families and layouts at the default level end after this time; only large problems come near it.
 _EXTRA_SECONDS = 60.0
+# A call past 2^31 elements may take so long: most of it goes into moving gigabytes.
+_LARGE_SECONDS = 600.0
 # Cases with larger inputs are left out of an emulated check, unless it is thorough.
 _EMULATED_BYTES = 4 << 20
 
@@ -59,6 +62,7 @@ class Options:
     case) or "thorough" (those of every case, twice the seeds, other sizes).
     ``build_timeout``, ``call_timeout``, ``compile_timeout``: seconds. ``memory``: bytes that the
     candidate and what it starts may hold; a share of what is available by default.
+    ``large``: also the cases past 2^31 elements, whose calls may take ten minutes.
     """
 
     device: str | None = None
@@ -74,6 +78,7 @@ class Options:
     call_timeout: float = 60.0
     compile_timeout: float = 120.0
     memory: int | None = None
+    large: bool = False
     rounds: int = 30
     seconds: float = 20.0
 
@@ -93,6 +98,9 @@ def judge(
             candidate does wrong is in the record instead.
     """
     options = options or Options()
+    if options.large:
+        patient = max(options.call_timeout, _LARGE_SECONDS)
+        options = dataclasses.replace(options, call_timeout=patient)
     reference = problems.load(problem, dict(options.sizes), options.shrink_to)
     found = candidates.load(find_candidate(reference.problem.path, candidate))
     device = _device(options.device, found)
@@ -110,6 +118,8 @@ def judge(
         verdict = subject.audited(verdict)
         timing = None
         verdict = verdict.model_copy(update={"notes": (*verdict.notes, *remarks)})
+        verdict = _gradients(reference, subject, verdict, seeds, options)
+        verdict = _second_device(reference, subject, verdict, seeds, options)
         verdict, library = _evidence(reference, subject, verdict, seeds, options)
         # An emulated kernel has no time worth telling.
         if timed and verdict.status == "pass" and verdict.evidence != "emulated":
@@ -184,6 +194,11 @@ def _device(asked: str | None, candidate: Candidate) -> str:
         raise UsageError(f"no device {asked!r}; there are cpu, cuda and cuda:<index>")
     if kind == "cuda" and not torch.cuda.is_available():
         raise UsageError(f"device {asked!r}: torch sees no CUDA GPU here; see `kernelproof doctor`")
+    if ":" in asked:
+        count, index = torch.cuda.device_count(), asked.split(":")[1]
+        if not index.isdigit() or int(index) >= count:
+            raise UsageError(f"no device {asked!r}; there are cuda:0 to cuda:{count - 1}")
+        torch.cuda.set_device(asked)
     return asked
 
 
@@ -201,6 +216,8 @@ def _check(
     evidence: Evidence = "cpu" if device == "cpu" else "device"
     level, most = options.level, options.max_bytes
     if subject.emulated:
+        if options.large:
+            raise UsageError("--large needs a GPU for this candidate; it would be emulated here")
         evidence = "emulated"
         if level != "thorough":
             seeds, level = seeds[:1], "quick"
@@ -215,8 +232,60 @@ def _check(
         cases=options.cases,
         # A problem that could not be shrunk enough is left out, and the verdict says so.
         max_bytes=most if most is not None else options.shrink_to,
+        large=options.large,
     )
     return check(reference, subject, plan, progress)
+
+
+def _gradients(
+    reference: problems.Reference, subject: CandidateProcess, verdict: Verdict,
+    seeds: tuple[int, ...], options: Options,
+) -> Verdict:  # fmt: skip
+    """The verdict with what the first case's gradients tell."""
+    if verdict.status != "pass" or subject.emulated or options.level == "quick":
+        return verdict
+    from kernelproof.check import Plan, gradients
+    from kernelproof.timed import failed
+
+    case = _timed_case(reference, options)
+    subject.construct(*_payload(reference, case, seeds[0]))
+    plan = Plan(seeds=seeds, device=subject.device)
+    found = gradients.judge(reference, plan, case, lambda x: subject.gradients(x, seeds[0]))
+    subject.revive()
+    if found is None or found.outcome != "fail":
+        return verdict.model_copy(
+            update={"checks": (*verdict.checks, *([found] if found is not None else []))}
+        )
+    return failed(verdict, "wrong", [found], Call(case=case.name, seed=seeds[0]))
+
+
+def _second_device(
+    reference: problems.Reference, subject: CandidateProcess, verdict: Verdict,
+    seeds: tuple[int, ...], options: Options,
+) -> Verdict:  # fmt: skip
+    """The verdict with how the candidate fares on another GPU than the current one, where there are
+    two. A note: most kernels that people write take the current device for granted."""
+    import torch
+
+    here = subject.device
+    if verdict.status != "pass" or here == "cpu" or options.level == "quick":
+        return verdict
+    if torch.cuda.device_count() < 2:
+        return verdict
+    from kernelproof.check import Plan, check
+
+    other = "cuda:0" if here.endswith(":1") else "cuda:1"
+    case = _timed_case(reference, options).name
+    plan = Plan(seeds=seeds[:1], device=other, evidence="device", cases=(case,))
+    # The reference has the device to itself: that the current one is another is for the candidate.
+    with subject.another(other) as elsewhere, torch.cuda.device(other):
+        found = check(reference, elsewhere, plan)
+    name, text = "second device", ""
+    if found.status != "pass":
+        text = f"on {other} while {here} is current: {found.status}: {found.message}. "
+        text += "A launch needs the device of its tensors (CUDAGuard, torch.cuda.device)"
+    told = Check(name=name, outcome="note" if text else "pass", message=text)
+    return verdict.model_copy(update={"checks": (*verdict.checks, told)})
 
 
 def _evidence(

@@ -5,6 +5,8 @@ and optionally ``get_init_inputs()``. Optional names add what that form lacks:
 
     CASES       name -> keyword arguments for ``get_inputs`` (and, for those that it also takes, for
                 ``get_init_inputs``); the first case is the one that is timed
+    LARGE       more cases of that kind, past 2^31 elements, which run only when asked for
+    BACKWARD    True where a candidate's gradients are part of the proof
     TOLERANCE   {"atol": ..., "rtol": ...} of the compat verdict
     BASELINES   name -> function of ``forward``'s arguments, or a Module class with Model's
                 constructor
@@ -34,6 +36,8 @@ from kernelproof.types import Case, Problem
 
 # Weights are few where inputs are many; this keeps 32 MB of weights beside 0.5 MB of inputs.
 _WEIGHTS_PER_INPUT = 64
+# Indices beyond this do not fit into 32 bits with a sign.
+_LARGE_ELEMENTS = 1 << 31
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +46,8 @@ class Reference:
 
     problem: Problem
     module: ModuleType
+    # Bytes of the inputs that have been made or asked for, by the sizes of their case.
+    _sizes: dict[str, int] = dataclasses.field(default_factory=dict, repr=False, compare=False)
 
     def init_args(self, case: Case) -> tuple[list[Any], dict[str, Any]]:
         """Positional and keyword arguments of ``Model`` for ``case``."""
@@ -61,21 +67,25 @@ class Reference:
 
     def inputs(self, case: Case) -> list[Any]:
         """Fresh inputs for ``case``; the caller has seeded torch."""
-        return list(self.module.get_inputs(**case.sizes))
+        made = list(self.module.get_inputs(**case.sizes))
+        self._sizes[repr(case.sizes)] = resize.tensor_bytes(made)
+        return made
 
     def input_bytes(self, case: Case) -> int:
         """Bytes of the tensors of ``case``."""
-        import torch
+        if repr(case.sizes) not in self._sizes:
+            import torch
 
-        try:
-            # On the meta device tensors have a size and no memory.
-            with torch.device("meta"):
-                inputs = self.inputs(case)
-        except Exception:
-            # What is made from values (an `item`, numpy) cannot be made there, and fails in many
-            # ways; what is wrong otherwise fails again.
-            inputs = self.inputs(case)
-        return resize.tensor_bytes(inputs)
+            try:
+                # On the meta device tensors have a size and no memory; but its first use imports
+                # the decompositions of all operators, which takes a second.
+                with torch.device("meta"):
+                    self.inputs(case)
+            except Exception:
+                # What is made from values (an `item`, numpy) cannot be made there, and fails in
+                # many ways; what is wrong otherwise fails again.
+                self.inputs(case)
+        return self._sizes[repr(case.sizes)]
 
     def other_sizes(self) -> list[tuple[dict[str, Size], Reference]]:
         """This problem at other sizes at which it runs, where its sizes are module-level constants
@@ -92,6 +102,24 @@ class Reference:
             problem = self.problem.model_copy(update={"sizes": sizes | trial})
             found.append((trial, Reference(problem, _import(path, sizes | trial))))
         return found
+
+    def large(self) -> list[tuple[Case, dict[str, Size], Reference]]:
+        """Cases with a tensor of more than 2^31 elements, with what is changed for them: those in
+        ``LARGE``, or for a problem without declared cases one by a larger size constant."""
+        declared = getattr(self.module, "LARGE", None)
+        if declared or getattr(self.module, "CASES", None):
+            cases = _cases(Path(self.problem.path), declared, "LARGE") if declared else ()
+            return [(case, {}, self) for case in cases]
+        path, sizes = Path(self.problem.path), self.problem.sizes
+
+        def extent(trial: dict[str, Size]) -> tuple[int, int]:
+            return _extent(path, sizes | trial)
+
+        trial = resize.grown(path.read_text(), vars(self.module), extent, _LARGE_ELEMENTS)
+        if not trial:
+            return []
+        problem = self.problem.model_copy(update={"sizes": sizes | trial})
+        return [(problem.cases[0], trial, Reference(problem, _import(path, sizes | trial)))]
 
     def count(self, name: str, case: Case) -> float | None:
         """``FLOPS`` or ``BYTES`` of ``case``, or None where the problem gives none."""
@@ -136,7 +164,7 @@ def load(
         path=str(path),
         digest=hashlib.sha256(path.read_bytes()).hexdigest()[:32],
         sizes=sizes,
-        cases=_cases(path, module),
+        cases=_cases(path, getattr(module, "CASES", None), "CASES"),
         atol=tolerance.get("atol"),
         rtol=tolerance.get("rtol"),
         baselines=tuple(getattr(module, "BASELINES", {})),
@@ -178,13 +206,12 @@ def shipped_operators() -> dict[str, Path]:
     }
 
 
-def _cases(path: Path, module: ModuleType) -> tuple[Case, ...]:
-    declared = getattr(module, "CASES", None)
+def _cases(path: Path, declared: Any, name: str) -> tuple[Case, ...]:
     if not declared:
         return (Case(name="default"),)
     if not isinstance(declared, dict) or not all(isinstance(v, dict) for v in declared.values()):
-        raise ProblemError(f"{path}: CASES must be a dict of name -> dict of keyword arguments")
-    return tuple(Case(name=str(name), sizes=sizes) for name, sizes in declared.items())
+        raise ProblemError(f"{path}: {name} must be a dict of name -> dict of keyword arguments")
+    return tuple(Case(name=str(case), sizes=sizes) for case, sizes in declared.items())
 
 
 def _import(path: Path, sizes: Mapping[str, Size]) -> ModuleType:
@@ -239,3 +266,21 @@ def _accepted(function: Callable[..., Any], sizes: dict[str, Any]) -> dict[str, 
         return dict(sizes)
     names = {p.name for p in parameters}
     return {key: value for key, value in sizes.items() if key in names}
+
+
+def _extent(path: Path, sizes: dict[str, Size]) -> tuple[int, int]:
+    """Elements of the largest and bytes of all inputs and outputs; (0, 0) where the reference does
+    not run at ``sizes``."""
+    import math
+
+    import torch
+
+    try:
+        made = _import(path, sizes)
+        with torch.device("meta"), torch.no_grad():
+            inputs = made.get_inputs()
+            output = made.Model(*getattr(made, "get_init_inputs", list)()).eval()(*inputs)
+    except Exception:
+        return 0, 0
+    leaves = [x for x in torch.utils._pytree.tree_leaves((inputs, output)) if torch.is_tensor(x)]
+    return max((math.prod(x.shape) for x in leaves), default=0), resize.tensor_bytes(leaves)

@@ -129,6 +129,30 @@ def variations(
     return found
 
 
+def grown(
+    source: str, values: Mapping[str, Any], extent: Callable[[dict[str, Size]], tuple[int, int]],
+    elements: int,
+) -> dict[str, Size]:  # fmt: skip
+    """One size constant with a larger value, at which the largest tensor has more than
+    ``elements`` elements: one that only the inputs use if it can be, and the one that takes the
+    least bytes. Empty where there is none.
+
+    Args:
+        extent: elements of the largest tensor and bytes of all, at given sizes; (0, 0) where the
+            reference does not run.
+    """
+    now = max(1, extent({})[0])
+    shared = _names_read(ast.parse(source), "get_init_inputs")
+    found: list[tuple[bool, int, dict[str, Size]]] = []
+    for name, value in size_constants(source, values).items():
+        if isinstance(value, int):
+            trial: dict[str, Size] = {name: value * (elements // now + 1)}
+            largest, size = extent(trial)
+            if largest > elements:
+                found.append((name in shared, size, trial))
+    return min(found, key=lambda one: one[:2], default=(False, 0, {}))[2]
+
+
 def _one(size: Size) -> Size:
     return 1 if isinstance(size, int) else (1,) * len(size)
 

@@ -40,11 +40,18 @@ _SAMPLED = {"readings": list, "kept": int}
 
 
 class CandidateProcess:
-    """The candidate in its worker, as the check sees it; ``hides`` are files it may not read."""
+    """The candidate in its worker, as the check sees it.
+
+    Args:
+        hides: files that it may not read.
+        current: the device that is current while it runs on ``device``; "" for the same.
+    """
 
     def __init__(
-        self, candidate: Candidate, device: str, options: Options, hides: Sequence[str] = ()
-    ) -> None:
+        self, candidate: Candidate, device: str, options: Options, hides: Sequence[str] = (),
+        current: str = "",
+    ) -> None:  # fmt: skip
+        self.current = current
         self.candidate = candidate
         self.device = device
         self.options = options
@@ -82,6 +89,7 @@ class CandidateProcess:
             language=self.candidate.language,
             threads=threads(),
             emulated=self.emulated,
+            current=self.current,
         )
         _form("load", answer, _LOADED)
         if not self.built:
@@ -105,9 +113,21 @@ class CandidateProcess:
             _form("call", run, _FACTS)
         return answer
 
-    def another(self) -> CandidateProcess:
-        """The same candidate in a process of its own."""
-        return CandidateProcess(self.candidate, self.device, self.options, self.hides)
+    def gradients(self, inputs: list[Any], seed: int) -> list[Any]:
+        """Gradients for ``inputs``, the last of which are the cotangents; see `backward`."""
+        answer = self._ask(
+            "gradients", timeout=self.options.call_timeout, payload=(inputs, seed)
+        )  # fmt: skip
+        if not isinstance(answer, list):
+            raise _nonsense("gradients", answer)
+        return answer
+
+    def another(self, device: str = "") -> CandidateProcess:
+        """The same candidate in a process of its own; on another ``device`` while the present one
+        is current, where one is given."""
+        current = self.device if device else ""
+        on = device or self.device
+        return CandidateProcess(self.candidate, on, self.options, self.hides, current)
 
     def revive(self) -> None:
         """A new worker, where the present one has ended."""

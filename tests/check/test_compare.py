@@ -128,3 +128,28 @@ def test_figures_by_hand() -> None:
     assert seen.max_abs == 2**-22 and seen.mean_abs == 2**-23 and seen.max_rel == 2**-23
     assert seen.max_ulp == 1.0  # the distance between floats at 2.0 is 2**-22
     assert seen.effective_bits == pytest.approx(math.log2((5 / 2) ** 0.5 / (2**-22 / 2**0.5)))
+
+
+@pytest.mark.parametrize("change", [lambda t: t, lambda t: t.index_fill(1, torch.tensor([5]), 9.0)])
+def test_a_large_output_is_judged_in_parts(change, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = torch.Generator().manual_seed(2)
+    truth = torch.randn(3, 7, 16, generator=draw, dtype=torch.float64)
+    got = change(truth.float())
+    whole = judge(got, expected(truth))
+    monkeypatch.setattr("kernelproof.check.compare._PART", 64)
+    parts = judge(got, expected(truth))
+    assert (parts.passed, parts.compat) == (whole.passed, whole.compat)
+    assert (parts.shape, parts.wrong) == (whole.shape, whole.wrong)
+    if not parts.passed:
+        assert parts.worst_index[2] == 5 and "of rows" in parts.message
+        assert float(truth[parts.worst_index]) == parts.worst_expected
+
+
+def test_each_part_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernelproof.check.compare._PART", 64)
+    truth = torch.ones(6, 32, dtype=torch.float64)
+    for row in range(6):
+        got = truth.float()
+        got[row, 3] = math.nan
+        verdict = judge(got, expected(truth))
+        assert not verdict.passed and verdict.worst_index == (row, 3)

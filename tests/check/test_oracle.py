@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from kernelproof.check.expected import expect
 from kernelproof.check.oracle import float64, lift, round_to
 from kernelproof.check.reference import ReferenceModel
 
@@ -170,3 +171,28 @@ def test_reference_model_sees_conditioning_and_precisions() -> None:
     assert 1e-4 < rms(model.in_precision(x, 0, "tf32")) < 1e-3
     assert 1e-3 < rms(model.in_precision(x, 0, "bf16")) < 1e-2
     assert torch.equal(model.truth(x, 0), truth), "the weights must be put back"
+
+
+def test_the_oracle_moves_to_the_cpu_when_memory_ends() -> None:
+    class Hungry(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.asked = 0
+
+        def forward(self, x):
+            self.asked += x.dtype == torch.float64
+            if self.asked == 1:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return x.sum(-1)
+
+    # A second name of the CPU stands for the GPU.
+    model = ReferenceModel(Hungry, [], {}, 0, "cpu:0")
+    x = torch.randn(4, 8)
+    assert torch.equal(model.truth([x], 0), x.double().sum(-1))
+    assert model.oracle == "cpu" and "does not fit" in model.notes[0]
+    value = model.run([x], 0)[0]
+    ((_, found),) = expect(model, [x], 0, value, 2, True)
+    assert found.value.device == found.truth.device == found.response.device
+    # There is nowhere to move to from the CPU.
+    with pytest.raises(torch.OutOfMemoryError):
+        ReferenceModel(Hungry, [], {}, 0, "cpu").truth([x], 0)

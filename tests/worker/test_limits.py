@@ -19,7 +19,9 @@ from kernelproof.worker.supervisor import _HEAD, _TAIL, _Kept
 needs_landlock = pytest.mark.skipif(landlock.version() < 1, reason="this kernel has no Landlock")
 
 TRIES = """
+import os
 import tempfile
+import threading
 from pathlib import Path
 import torch
 from beside import VALUE
@@ -30,6 +32,9 @@ class ModelNew(torch.nn.Module):
             what, _, name = path.partition(":")
             if what == "read":
                 Path(name).read_bytes()
+            elif what == "name":
+                # As a driver does that names its threads.
+                Path(f"/proc/{os.getpid()}/task/{threading.get_native_id()}/comm").write_text(name)
             elif what == "list":
                 list(Path(name).iterdir())
             else:
@@ -66,7 +71,7 @@ def tried(tmp_path: Path):
 def test_it_reads_what_it_needs_and_writes_to_its_own_folders(tried, tmp_path: Path) -> None:
     builds = home() / "builds"
     allowed = [f"read:{tmp_path}/beside.py", f"read:{torch.__file__}", "read:/etc/passwd"]
-    allowed += ["write:", f"write:{builds}", f"list:{tmp_path}", "list:/proc/self"]
+    allowed += ["name:worker", "write:", f"write:{builds}", f"list:{tmp_path}", "list:/proc/self"]
     assert int(tried(*allowed)) == 5
 
 

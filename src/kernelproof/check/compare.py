@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import torch
@@ -11,6 +12,10 @@ from kernelproof.check import budget
 from kernelproof.check.explain import pattern
 from kernelproof.check.figures import figures, looks_like
 from kernelproof.types import OutputVerdict
+
+# Outputs with more elements are judged in parts, each of whole rows: a dozen temporaries in float64
+# of 2^31 elements do not fit anywhere.
+_PART = 1 << 26
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +40,9 @@ def compare(
 ) -> OutputVerdict:
     """Judge ``got``, an output leaf of the candidate, against ``expected``."""
     value = expected.value
+    if isinstance(value, torch.Tensor) and value.numel() > _PART and value.dim() > 1:
+        form = _form_problem(name, got, value)
+        return _failed(name, value, form) if form else _by_parts(name, got, expected, atol, rtol)
     if not isinstance(value, torch.Tensor):
         return _compare_plain(name, got, value)
     form = _form_problem(name, got, value)
@@ -53,6 +61,39 @@ def compare(
     if not value.is_floating_point():
         return _compare_exact(name, got, expected)
     return _compare_floating(name, got, expected, atol, rtol)
+
+
+def _by_parts(
+    name: str, got: torch.Tensor, expected: Expected, atol: float | None, rtol: float | None
+) -> OutputVerdict:
+    """The worst part of a large output, its indices and counts in terms of the whole."""
+    shape = expected.value.shape
+    rows, width = math.prod(shape[:-1]), shape[-1]
+    step = max(1, _PART // max(1, width))
+    flat = {
+        field: getattr(expected, field).reshape(rows, width)
+        for field in ("value", "truth", "response", "serial")
+        if isinstance(getattr(expected, field), torch.Tensor)
+    }
+    mine = got.reshape(rows, width)
+    parts = []
+    for begin in range(0, rows, step):
+        cut = slice(begin, begin + step)
+        part = dataclasses.replace(expected, **{f: t[cut] for f, t in flat.items()})
+        parts.append((begin, compare(name, mine[cut], part, atol, rtol)))
+    begin, worst = max(parts, key=lambda p: (not p[1].passed, p[1].ratio_rows, p[1].ratio_all))
+    update: dict[str, Any] = {
+        "shape": tuple(shape),
+        "compat": all(v.compat for _, v in parts),
+        "wrong": sum(v.wrong for _, v in parts),
+    }
+    if worst.worst_index:
+        at = (begin + worst.worst_index[0]) * width + worst.worst_index[1]
+        update["worst_index"] = _unravel(at, shape)
+        if worst.message:
+            where = f"of rows {begin} to {min(rows, begin + step) - 1}, flattened: "
+            update["message"] = where + worst.message
+    return worst.model_copy(update=update)
 
 
 def _form_problem(name: str, got: Any, value: torch.Tensor) -> str:

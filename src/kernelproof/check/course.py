@@ -70,8 +70,10 @@ class Course(Matrix):
         for case in chosen[:beyond]:
             if not self._too_large(case) and not self._variants(case, self.plan.seeds[0]):
                 return
-        if self.plan.level == "thorough" and not self.plan.cases:
-            self._other_sizes()
+        if self.plan.level == "thorough" and not self.plan.cases and not self._other_sizes():
+            return
+        if self.plan.large:
+            self._large()
 
     def _structure(self, case: Case, seeds: tuple[int, ...]) -> bool:
         """The structure of the case's errors over all its seeds; False for a wrong formula."""

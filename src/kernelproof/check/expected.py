@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map
 
 from kernelproof.check import budget
 from kernelproof.check.compare import Expected
@@ -46,6 +48,7 @@ def refined(
             `ReferenceModel.perturbed`), and take the terms of sums as equal.
         sums: measure the error of serial sums too.
     """
+    base = _on_one_device(base, model)
     wide = any(isinstance(e.value, torch.Tensor) and e.value.dtype == torch.float64
                for _, e in base)  # fmt: skip
     unit = budget.unit_roundoff(torch.float64 if wide else torch.float32)
@@ -53,6 +56,8 @@ def refined(
     serial = _sizes(
         base, draws if sums else 0, lambda n: model.serial(inputs, seed, n, unit, by_row)
     )
+    base = _on_one_device(base, model)
+    responses = [_on(r, model.oracle) for r in responses]
     return [
         (name, Expected(e.value, e.truth, response, e.levels, summed))
         for (name, e), response, summed in zip(base, responses, serial, strict=True)
@@ -64,20 +69,40 @@ def _base(
 ) -> list[tuple[str, Expected]]:
     """Value, truth and levels of each output."""
     truth = flatten(model.truth(inputs, seed))
+    value = tree_map(lambda leaf: _on(leaf, model.oracle), value)
     rounded = {
         name: flatten(model.in_precision(inputs, seed, name))
         for name in (("tf32", "bf16", "fp16") if levels else ())
     }
     found = []
     for i, (name, leaf) in enumerate(flatten(value)):
-        exact = truth[i][1]
+        exact = _on(truth[i][1], model.oracle)
         errors = {}
         if levels and isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
             if leaf.dtype == torch.float32:
-                errors = {p: _rms(r[i][1] - exact) for p, r in rounded.items()}
+                errors = {p: _rms(_on(r[i][1], model.oracle) - exact) for p, r in rounded.items()}
             errors[working_name(leaf.dtype)] = _rms(leaf.to(torch.float64) - exact)
         found.append((name, Expected(leaf, exact, None, levels=errors)))
     return found
+
+
+def _on_one_device(
+    base: list[tuple[str, Expected]], model: ReferenceModel
+) -> list[tuple[str, Expected]]:
+    """``base`` where the oracle runs by now: on a shortage of memory it moves to the CPU."""
+    return [
+        (
+            name,
+            dataclasses.replace(
+                e, value=_on(e.value, model.oracle), truth=_on(e.truth, model.oracle)
+            ),
+        )
+        for name, e in base
+    ]
+
+
+def _on(leaf: Any, device: str) -> Any:
+    return leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf
 
 
 def _sizes(
@@ -90,9 +115,15 @@ def _sizes(
         if not isinstance(e.truth, torch.Tensor) or not _inexact(e.truth):
             sizes.append(None)
         elif not moved:
-            sizes.append(torch.zeros_like(e.truth))
+            # One zero in all places: such an output can be large.
+            sizes.append(
+                torch.zeros((), dtype=e.truth.dtype, device=e.truth.device).expand_as(e.truth)
+            )
         else:
-            sizes.append(mean_response([draw[i][1] - e.truth for draw in moved]))
+            truth = _on(e.truth, str(moved[-1][i][1].device))
+            sizes.append(
+                mean_response([_on(draw[i][1], str(truth.device)) - truth for draw in moved])
+            )
     return sizes
 
 

@@ -249,20 +249,36 @@ class Matrix:
         first = error.message.splitlines()[0] if error.message else type(error).__name__
         self.checks[name] = Check(name=name, outcome="note", message=f"it refuses them: {first}")
 
-    def _other_sizes(self) -> None:
-        """One run at each of the sizes that a problem without declared cases can also have."""
+    def _other_sizes(self) -> bool:
+        """One run at each of the sizes that a problem without declared cases can also have; False
+        after a failure."""
         for sizes, reference in self.reference.other_sizes():
-            self.reference, self._model = reference, None
-            case = reference.problem.cases[0]
-            call = Call(case=case.name, seed=self.plan.seeds[0], variant=Variant(sizes=sizes))
-            self.progress(f"check {call.name}", len(self.extra), len(self.extra) + 1)
             try:
-                run = self._explained(self._seen(case, call, False, 1), pooled=False)
+                if not self._elsewhere(reference, reference.problem.cases[0], sizes):
+                    return False
             except ProblemError:
                 continue  # the reference does not run at this size
-            self.extra.append(run)
-            if run.status != "pass":
+        return True
+
+    def _large(self) -> None:
+        """One run of each case past 2^31 elements."""
+        found = self.reference.large()
+        if not found:
+            text = "no case past 2^31 elements: LARGE declares none and no size constant gives one"
+            self.checks["large"] = Check(name="large", outcome="skip", message=text)
+        for case, sizes, reference in found:
+            if not self._elsewhere(reference, case, sizes):
                 return
+
+    def _elsewhere(self, reference: Reference, case: Case, sizes: dict[str, Any]) -> bool:
+        """One run of ``case`` of ``reference``, which differs in ``sizes``; False for a failure."""
+        if reference is not self.reference:
+            self.reference, self._model = reference, None
+        call = Call(case=case.name, seed=self.plan.seeds[0], variant=Variant(sizes=sizes))
+        self.progress(f"check {call.name}", len(self.extra), len(self.extra) + 1)
+        run = self._explained(self._seen(case, call, False, 1), pooled=False)
+        self.extra.append(run)
+        return run.status == "pass"
 
     def _note_left_out(self, case: Case, left_out: list[str], unfit: list[str]) -> None:
         limit = self.plan.extra_seconds

@@ -89,7 +89,7 @@ class Float64Mode(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        random, product = _kind(func)
+        random, product, _ = _kinds.get(id(func)) or _kind(func)
         if random:
             return self._random(func, args, dict(kwargs))
         if not (_as_is(args) and _as_is(kwargs.values())):
@@ -158,16 +158,14 @@ class Float64Mode(TorchDispatchMode):
 _kinds: dict[int, tuple[bool, bool, Any]] = {}
 
 
-def _kind(func: Any) -> tuple[bool, bool]:
+def _kind(func: Any) -> tuple[bool, bool, Any]:
     """Whether an operation draws random numbers, and whether it multiplies matrices."""
-    known = _kinds.get(id(func))
-    if known is None:
-        name = func.overloadpacket.__name__
-        seeded = torch.Tag.nondeterministic_seeded in func.tags
-        # The last keeps the operation alive, and its identity with it.
-        known = seeded and not _draws_only_for_dropout(name), name in _MATMULS, func
-        _kinds[id(func)] = known
-    return known[:2]
+    name = func.overloadpacket.__name__
+    seeded = torch.Tag.nondeterministic_seeded in func.tags
+    # The last keeps the operation alive, and its identity with it.
+    known = seeded and not _draws_only_for_dropout(name), name in _MATMULS, func
+    _kinds[id(func)] = known
+    return known
 
 
 _PLAIN = (int, float, bool, type(None))

@@ -33,7 +33,7 @@ class Plan:
     names to run, all when empty. ``max_bytes``: cases with larger inputs are left out, and that is
     said. ``level``: "quick" runs the declared cases only, "default" adds families and layouts of
     the first case, "thorough" those of every case and other sizes. ``extra_seconds``: no new
-    variant of a case after this time.
+    variant of a case after this time. ``large``: also the cases past 2^31 elements.
     """
 
     seeds: tuple[int, ...]
@@ -44,3 +44,4 @@ class Plan:
     max_bytes: int | None = None
     level: Level = "quick"
     extra_seconds: float = math.inf
+    large: bool = False

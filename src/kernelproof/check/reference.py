@@ -34,6 +34,7 @@ class ReferenceModel:
         seed: int, device: str,
     ) -> None:  # fmt: skip
         self.device = device
+        self.oracle = device
         self.model = construct(factory, args, kwargs, seed, device)
         self.exact = construct(factory, args, kwargs, seed, device)
         self.exact.load_state_dict(self.model.state_dict())
@@ -60,14 +61,31 @@ class ReferenceModel:
 
     def truth(self, inputs: list[Any], seed: int, operands: Rounding | None = None) -> Any:
         """Output in float64."""
-        given = lift(to_device(inputs, self.device))
-        with float64(operands) as mode:
-            seed_all(seed)
-            output = self.exact(*given)
-        for note in mode.notes:
+
+        def run() -> Any:
+            given = lift(to_device(inputs, self.oracle))
+            with float64(operands) as mode:
+                seed_all(seed)
+                return self.exact(*given), mode.notes
+
+        output, notes = self._with_room(run)
+        for note in notes:
             if note not in self.notes:
                 self.notes.append(note)
         return output
+
+    def _with_room(self, run: Callable[[], Any]) -> Any:
+        """What ``run`` returns, on the CPU from now on where the GPU's memory ends."""
+        try:
+            return run()
+        except torch.OutOfMemoryError:
+            if self.oracle == "cpu":
+                raise
+        torch.cuda.empty_cache()
+        self.oracle = "cpu"
+        self.exact.to("cpu")
+        self.notes.append("the oracle ran on the CPU: it does not fit into the GPU's memory")
+        return run()
 
     @contextlib.contextmanager
     def holding(self, state: Mapping[str, torch.Tensor]) -> Iterator[None]:
@@ -90,6 +108,9 @@ class ReferenceModel:
         unit only (normwise backward stability: Higham, Accuracy and Stability of Numerical
         Algorithms, chapter 24), which shows where a row holds zeros beside large numbers.
         """
+        return self._with_room(lambda: self._perturbed(inputs, seed, number, by_row))
+
+    def _perturbed(self, inputs: list[Any], seed: int, number: int, by_row: bool) -> Any:
         draw = torch.Generator().manual_seed(seed + number)
 
         def nudge(leaf: Any) -> Any:
@@ -102,7 +123,7 @@ class ReferenceModel:
                 return exact + sign * size * torch.finfo(leaf.dtype).eps
             return exact * (1 + sign * torch.finfo(leaf.dtype).eps)
 
-        given = tree_map(nudge, to_device(inputs, self.device))
+        given = tree_map(nudge, to_device(inputs, self.oracle))
         weights = {name: nudge(t) for name, t in self.model.state_dict().items()}
         with self._with_weights(weights), float64():
             seed_all(seed)
@@ -115,10 +136,14 @@ class ReferenceModel:
         """The oracle's output with the error of plain serial sums in the precision of ``unit``
         roundoff, ``equal`` where many terms are, ``positive`` for sums of such only; see
         `accumulation`. ``number`` tells draws apart."""
-        given = lift(to_device(inputs, self.device))
-        with float64(serial=Serial(unit, seed + number, equal, positive)):
-            seed_all(seed)
-            return self.exact(*given)
+
+        def run() -> Any:
+            given = lift(to_device(inputs, self.oracle))
+            with float64(serial=Serial(unit, seed + number, equal, positive)):
+                seed_all(seed)
+                return self.exact(*given)
+
+        return self._with_room(run)
 
     def in_precision(self, inputs: list[Any], seed: int, name: str) -> Any:
         """The oracle's output as an implementation in "tf32", "bf16" or "fp16" would have it: TF32
@@ -134,7 +159,7 @@ class ReferenceModel:
 
         weights = {key: low(t) for key, t in self.model.state_dict().items()}
         with self._with_weights(weights):
-            return self.truth(tree_map(low, to_device(inputs, self.device)), seed, rounding)
+            return self.truth(tree_map(low, to_device(inputs, self.oracle)), seed, rounding)
 
     @contextlib.contextmanager
     def _with_weights(self, weights: Mapping[str, torch.Tensor]) -> Iterator[None]:

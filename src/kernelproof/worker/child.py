@@ -10,6 +10,7 @@ Requests (see `client.Worker.ask`):
     collect  outputs of calls that were timed
     capture  which kernels the candidate compiles and how it launches them, without a GPU
     kernels  device time and launch of each kernel of one call, by torch's profiler
+    gradients  those of one call; see `backward`
     traced   what the candidate did to the process, and where one call spends its time
 
 A worker never judges.
@@ -95,6 +96,8 @@ class Host:
             from kernelproof.inspect.capture import capture
 
             return capture(self, request, payload)
+        if do == "gradients":
+            return self.gradients(*payload)
         assert self.sampler is not None
         if do == "warm":
             return self.sampler.warm()
@@ -112,6 +115,9 @@ class Host:
         self.path = request["path"]
         self.device = request["device"]
         torch.set_num_threads(int(request["threads"]))
+        current = request.get("current") or self.device
+        if ":" in current:
+            torch.cuda.set_device(current)
         started = time.perf_counter()
         if self.source is None:
             self.tripwires = Tripwires(str(Path(self.path).parent))
@@ -176,6 +182,15 @@ class Host:
         from kernelproof.emulate.standin import standing_in
 
         return standing_in(self.recorder)
+
+    def gradients(self, inputs: list[Any], seed: int) -> Any:
+        from kernelproof.backward import Gradients
+
+        placed = Placed(inputs, self.device).given
+        seed_all(seed, self.device != "cpu")
+        found = Gradients(self.module)(*placed)
+        _synchronize(self.device)
+        return [x if x is None else x.detach() for x in found]
 
     def prepare(self, request: dict[str, Any], payload: Any) -> Any:
         self.sampler = Sampler(self.module, payload, self.device)
@@ -337,6 +352,8 @@ def _synchronize(device: str) -> None:
         import torch
 
         torch.cuda.synchronize()
+        # Where another device is the current one.
+        torch.cuda.synchronize(device)
 
 
 def _described(error: BaseException, path: str) -> dict[str, Any]:

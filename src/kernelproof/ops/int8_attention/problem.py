@@ -43,12 +43,13 @@ def reference(
     for b in range(batch):
         for h in range(heads):
             g = h * kv_heads // heads
-            for t in range(q_len):
+            keys, values, rows = k[b, :, g], v[b, :, g].T, out[b, :, h]
+            for t, query in enumerate(q[b, :, h].unbind()):
                 visible = kv_len - q_len + t + 1 if causal else kv_len
                 if visible <= 0:
                     continue
-                p = torch.softmax((k[b, :visible, g] @ q[b, t, h]) * factor, dim=0)
-                out[b, t, h] = p @ v[b, :visible, g]
+                p = torch.softmax((keys[:visible] @ query) * factor, dim=0)
+                rows[t] = values[:, :visible] @ p
     return out
 
 

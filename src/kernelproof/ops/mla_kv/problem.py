@@ -93,6 +93,12 @@ CASES: dict[str, dict[str, Any]] = {
     "long": dict(batch=2, seq=520, model=128, rank=64, kv_heads=4, head_dim=32),
 }
 
+# Offsets past 2^31, in the output and in hidden.
+LARGE: dict[str, dict[str, Any]] = {
+    "output_past_2_31": dict(batch=1, seq=8_388_736, model=16, rank=8),
+    "hidden_past_2_31": dict(batch=1, seq=8_388_736, rank=8, kv_heads=1, head_dim=1),
+}
+
 # `|out|` reaches several hundred with unscaled normal weights, so float32 arithmetic itself is
 # about 1e-4 away from the exact result: this tolerance leaves no room for TF32 (0.2 away).
 TOLERANCE = {"atol": 1e-4, "rtol": 1e-4}
