@@ -115,8 +115,9 @@ def inspect(where: str, wish: Wish | None = None, timing: Timing | None = None) 
     kernels = [k for module in answer["modules"] for k in _module(module, device)]
     if not kernels:
         raise UnsupportedError(
-            f"{found.name} makes no kernel when it is imported"
-            + ("" if reference is not None else "; give --problem NAME to call it")
+            f"{found.name} launches no kernel on the case {case.name!r}; choose another with --case"
+            if case is not None
+            else f"{found.name} makes no kernel when it is imported; give --problem NAME to call it"
         )
     notes = [f"the call ended early: {answer['stopped']}"] if answer["stopped"] else []
     if reference is None:
