@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from kernelproof.inspect import devices, limits, sentences
 from kernelproof.report.units import ratio, seconds
 from kernelproof.store import read_json
 from kernelproof.types import Record
@@ -289,6 +290,23 @@ def timing_answers() -> str:
     return "\n".join(lines) + "\n"
 
 
+def inspect_rules() -> str:
+    """The rules of `kernelproof inspect`, in the order in which they speak."""
+    lines = ["| rule | speaks where | needs |", "|---|---|---|"]
+    for of, rules in (("kernel", sentences.RULES), ("call", limits.RULES)):
+        lines += [f"| {r.name} ({of}) | {r.when} | {r.needs} |" for r in rules]
+    return "\n".join(lines) + "\n"
+
+
+def inspect_devices() -> str:
+    """GPUs that `kernelproof inspect` knows by name."""
+    lines = ["| GPU | architecture | multiprocessors | source |", "|---|---|---|---|"]
+    for name in devices.names():
+        d = devices.find(name)
+        lines.append(f"| `{name}` | sm_{d.capability.arch} | {d.multiprocessors} | {d.source} |")
+    return "\n".join(lines) + "\n"
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "operators": operators,
     "operators_all": operators_all,
@@ -303,6 +321,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "corpus": corpus,
     "corpus_ratios": corpus_ratios,
     "timing_answers": timing_answers,
+    "inspect_rules": inspect_rules,
+    "inspect_devices": inspect_devices,
 }
 
 

@@ -25,6 +25,7 @@ STAGES = {
     "report": set(),
     "store": set(),
     "emulate": {"build", "cuda"},
+    "inspect": {"build", "cuda", "emulate", "report"},  # of report the units only
 }
 # Applications of the stages: what they may import, and who may import them.
 LEAVES = {"lint": ({"problem", "check", "report", "resize"}, {"cli"})}

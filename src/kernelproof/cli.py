@@ -21,13 +21,23 @@ from kernelproof.arguments import (
     BytesOpt,
     CandidateArg,
     CaseOpt,
+    CompilerOpt,
     DeviceOpt,
+    GpuOpt,
+    InspectedArg,
     JsonOpt,
+    KernelOpt,
     LargeOpt,
+    LaunchOpt,
+    NcuOpt,
+    OneCaseOpt,
     PlaceOpt,
     ProblemArg,
+    ProblemOpt,
     QuickOpt,
+    RecordOpt,
     RoundsOpt,
+    SanitizeOpt,
     SecondsOpt,
     SeedOpt,
     SeedsOpt,
@@ -146,6 +156,28 @@ def floors(
     with Shown() as progress:
         found = limits.get(device or limits.default_device(), progress, refresh)
     print(floors_text(found)) if not json_ else _print_json(json.loads(found.model_dump_json()))
+
+
+def inspect(
+    candidate: InspectedArg,
+    gpu: GpuOpt = None,
+    problem: ProblemOpt = None,
+    case: OneCaseOpt = None,
+    launch: LaunchOpt = None,
+    kernel: KernelOpt = None,
+    compiler: CompilerOpt = "",
+    record: RecordOpt = None,
+    sanitize: SanitizeOpt = False,
+    ncu: NcuOpt = False,
+    json_: JsonOpt = False,
+) -> None:
+    """Say what a candidate's kernels take (registers, spills, shared memory, occupancy,
+    instructions) and what holds them back. Needs no GPU; with one, also times its kernels."""
+    from kernelproof.inspecting import Wish, told
+
+    wish = Wish(gpu, problem, case, tuple(launch or ()), tuple(kernel or ()), compiler, record,
+                sanitize, ncu)  # fmt: skip
+    print(told(candidate, wish, json_))
 
 
 @app.command()

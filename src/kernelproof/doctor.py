@@ -33,6 +33,11 @@ def examine() -> list[Fact]:
         _package("ninja", "load_inline candidates", "pip install ninja"),
         _package("cuda-core", "kernelproof.cuda kernels", "pip install 'kernelproof[cuda]'"),
         _package("cuda-bindings", "kernelproof.cuda kernels", "pip install 'kernelproof[cuda]'"),
+        _package(
+            "nvidia-cuda-nvdisasm",
+            "instructions in `kernelproof inspect`",
+            "pip install 'kernelproof[cuda]', or have nvdisasm on the PATH",
+        ),
         _package("triton", "Triton candidates", "pip install 'kernelproof[triton]'"),
         *_protections(),
         _floors(),

@@ -36,6 +36,8 @@ _LOADED = {"import_seconds": float, "construct_seconds": float, "weights": str}
 _TRACED = {"tripwires": dict, "profile": (dict, type(None))}
 _TRIPWIRES = {"patched": list, "seen": list, "opened": list, "threads": int}
 _PROFILE = {"seconds": float, "library": float, "names": list}
+_CAPTURED = {"modules": list, "stopped": str}
+_KERNEL = {"name": str, "seconds": float, "count": int, "grid": list, "block": list, "shared": int}
 _PREPARED = {"first": float, "host": float, "graph": int, "problem": str}
 _SAMPLED = {"readings": list, "kept": int}
 
@@ -146,6 +148,26 @@ class CandidateProcess:
         _form("traced", answer["tripwires"], _TRIPWIRES)
         if answer["profile"] is not None:
             _form("traced", answer["profile"], _PROFILE)
+        return answer
+
+    def captured(self, gpu: str, multiprocessors: int, payload: Any) -> dict[str, Any]:
+        """The kernels of the candidate compiled for ``gpu``, and its launches in one call;
+        ``payload`` as of `inspect.capture`."""
+        answer: dict[str, Any] = self._ask(
+            "capture", timeout=self.options.build_timeout, payload=payload, gpu=gpu,
+            multiprocessors=multiprocessors, path=self.candidate.path, kind="candidate",
+            attr="ModelNew", device="cpu", language=self.candidate.language, threads=threads(),
+        )  # fmt: skip
+        _form("capture", answer, _CAPTURED)
+        return answer
+
+    def kernel_times(self, inputs: list[Any]) -> list[dict[str, Any]]:
+        """The kernels of one call of the constructed candidate on the GPU; see `worker.kernels`."""
+        answer = self._ask("kernels", timeout=self.options.call_timeout, payload=inputs)
+        if not isinstance(answer, list):
+            raise _nonsense("kernels", answer)
+        for one in answer:
+            _form("kernels", one, _KERNEL)
         return answer
 
     def audited(self, verdict: Verdict) -> Verdict:

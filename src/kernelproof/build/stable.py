@@ -67,7 +67,7 @@ def torch_op(
 
     paths = source_paths(sources)
     if take_cuda is not None and any(path.suffix == ".cu" for path in paths):
-        abi = _target_version(torch.__version__)
+        abi = target_version(torch.__version__)
         take_cuda(Sources(namespace, paths, abi, list(cflags), list(cuda_flags), list(ldflags), []))
         return getattr(torch.ops, namespace)
     library = compile_library(
@@ -99,7 +99,7 @@ def compile_library(
     nvcc = find_nvcc(cuda_paths[0].name) if cuda_paths else ""
     target = (arch or _present_arch(cuda_paths[0])) if cuda_paths else ""
 
-    abi = _target_version(torch.__version__)
+    abi = target_version(torch.__version__)
     cxx = ["-O3", "-march=native", "-fopenmp", "-std=c++17", "-fPIC", abi, *cflags]
     nv = ["-O3", "-std=c++17", "-Xcompiler", "-fPIC", "-DUSE_CUDA", "-lineinfo", abi]
     if cuda_paths:
@@ -141,7 +141,7 @@ def compile_library(
     return folder / f"{name}.so"
 
 
-def _target_version(version: str) -> str:
+def target_version(version: str) -> str:
     """The stable ABI's version macro: 2.10, the first with TORCH_BOX and typed data pointers and
     loadable in every later torch, or 2.9 where that is what is installed."""
     old = tuple(int(part) for part in version.split(".")[:2]) < (2, 10)

@@ -28,7 +28,6 @@ from kernelproof.emulate.image import Buffer
 from kernelproof.emulate.triton_jit import taking_triton
 from kernelproof.errors import UnsupportedError
 
-CAPABILITY = (8, 0)
 # Of an A100, the first GPU of this capability: CUDA C++ guide, table of compute capabilities.
 _PROPERTIES = types.SimpleNamespace(
     name="emulated sm_80", major=8, minor=0, multi_processor_count=108, warp_size=32,
@@ -42,7 +41,10 @@ _EMPTY = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_stride
 
 
 class Recorder:
-    """Takes launches and keeps what they showed."""
+    """Takes launches and keeps what they showed. ``form``: of the Triton kernels that it gets."""
+
+    properties = _PROPERTIES
+    form = "ptx"
 
     def __init__(self) -> None:
         self.results: list[Result] = []
@@ -189,13 +191,15 @@ class _NoDevice:
 
 
 @contextlib.contextmanager
-def standing_in(recorder: Recorder) -> Iterator[None]:
-    """Torch and `Kernel` behave as if there were a GPU of compute capability 8.0."""
+def standing_in(recorder: Any) -> Iterator[None]:
+    """Torch and `Kernel` behave as if there were a GPU: that of the recorder's ``properties``."""
+    properties = recorder.properties
+    capability = (properties.major, properties.minor)
     answers: dict[str, Any] = {
         "is_available": lambda: True, "current_device": lambda: 0, "device_count": lambda: 1,
-        "get_device_properties": lambda device=None: _PROPERTIES,
-        "get_device_capability": lambda device=None: CAPABILITY,
-        "get_device_name": lambda device=None: _PROPERTIES.name,
+        "get_device_properties": lambda device=None: properties,
+        "get_device_capability": lambda device=None: capability,
+        "get_device_name": lambda device=None: properties.name,
         "synchronize": lambda device=None: None, "device": _NoDevice, "stream": _NoDevice,
         "Stream": _NoDevice, "default_stream": _NoDevice, "current_stream": _NoDevice,
     }  # fmt: skip
@@ -203,6 +207,6 @@ def standing_in(recorder: Recorder) -> Iterator[None]:
         for name, answer in answers.items():
             stack.enter_context(mock.patch.object(torch.cuda, name, answer))
         stack.enter_context(cuda.taking_launches(recorder.launch))
-        stack.enter_context(taking_triton(recorder.launch_triton))
+        stack.enter_context(taking_triton(recorder.launch_triton, capability, recorder.form))
         stack.enter_context(_Device(recorder))
         yield

@@ -8,6 +8,8 @@ Requests (see `client.Worker.ask`):
     warm     calls that are not timed
     sample   time calls on new inputs; returns raw clock readings in seconds per call
     collect  outputs of calls that were timed
+    capture  which kernels the candidate compiles and how it launches them, without a GPU
+    kernels  device time and launch of each kernel of one call, by torch's profiler
     gradients  those of one call; see `backward`
     traced   what the candidate did to the process, and where one call spends its time
 
@@ -87,6 +89,14 @@ class Host:
             return _start_cuda()
         if do == "traced":
             return self.traced(payload)
+        if do == "kernels":
+            from kernelproof.worker.kernels import kernel_times
+
+            return kernel_times(self.module, Placed(payload, self.device).given)
+        if do == "capture":
+            from kernelproof.inspect.capture import capture
+
+            return capture(self, request, payload)
         if do == "gradients":
             return self.gradients(*payload)
         assert self.sampler is not None
