@@ -26,8 +26,8 @@ _GRAPH_SECONDS = 0.05
 _WARM_CALLS = 3
 _WARM_SECONDS = 20e-3
 # No further single call after this time, however many were planned: on a busy machine some calls
-# take hundreds of times as long as others. Not sooner: what a request takes by itself is shared among
-# its calls where the parent's clock is compared.
+# take hundreds of times as long as others. Not sooner: what a request takes by itself is shared
+# among its calls where the parent's clock is compared.
 _SAMPLE_SECONDS = 2.0
 # Before a cold call the GPU is kept busy for so long, the same for all contestants, while Python
 # prepares the launch: then the time between the events is the device's own.
