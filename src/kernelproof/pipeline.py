@@ -27,11 +27,13 @@ from kernelproof.types import (
     Case,
     Check,
     Evidence,
+    Inspection,
     Level,
     LibraryUse,
     Problem,
     Progress,
     Record,
+    Timing,
     Verdict,
     silent,
 )
@@ -153,6 +155,7 @@ def judge(
                 verdict, _ = _evidence(reference, subject, verdict, seeds, options, again=True)
     from kernelproof import environment, reproducer
 
+    verdict, inspection = _inspection(reference, found, verdict, timing)
     portable = _portable(found, "path", "folder")
     source = Path(reference.problem.path).read_text()
     return Record(
@@ -164,6 +167,7 @@ def judge(
         verdict=verdict,
         timing=timing if verdict.status == "pass" else None,
         uses_library_kernels=library,
+        inspection=inspection,
         environment=environment.capture(),
         seed=master,
         seeds=seeds,
@@ -334,9 +338,22 @@ def _evidence(
     return evidence.with_checks(verdict, checks), use
 
 
-def _race(
-    reference: problems.Reference, device: str, seed: int, options: Options
-) -> Race:
+def _inspection(
+    reference: problems.Reference, candidate: Candidate, verdict: Verdict, timing: Timing | None
+) -> tuple[Verdict, Inspection | None]:
+    """What the kernels of a timed candidate take and what holds them back, or a note why not."""
+    if timing is None or verdict.status != "pass" or timing.device == "cpu":
+        return verdict, None
+    from kernelproof import inspecting
+
+    try:
+        return verdict, inspecting.after_timing(candidate, reference, timing)
+    except CandidateError as error:
+        notes = (*verdict.notes, f"not inspected: {error.message}")
+        return verdict.model_copy(update={"notes": notes}), None
+
+
+def _race(reference: problems.Reference, device: str, seed: int, options: Options) -> Race:
     """What is timed beside what: found before the check, since a name may be wrong."""
     from kernelproof import baselines, contestants, rivals
 
