@@ -7,8 +7,9 @@ from kernelproof.report.inspection import head, lines
 from kernelproof.types import Inspection, KernelFacts, Launch, Record
 
 KERNEL = KernelFacts(
-    name="down", symbol="_Z4down", registers=104, spill_stores=8, spill_loads=8, shared_bytes=1024, stack_bytes=0,
-    occupancy=0.19, limiter="registers", launch=Launch(grid=(96, 1, 1), block=(384, 1, 1), shared=0),
+    name="down", symbol="_Z4down", registers=104, spill_stores=8, spill_loads=8,
+    shared_bytes=1024, stack_bytes=0, occupancy=0.19, limiter="registers",
+    launch=Launch(grid=(96, 1, 1), block=(384, 1, 1), shared=0),
     sentences=("spills registers: 8 bytes",),
 )  # fmt: skip
 FOUND = Inspection(
