@@ -116,7 +116,7 @@ class Course(Matrix):
                 lambda result: self._judge(run, result, seen.expected),
             )  # fmt: skip
         else:
-            run = self.guards.emulated(run.name, run, results[0].get("emulated"))
+            run = self.guards.launched(run.name, run, results[0])
         if run.status == "pass" and pooled:
             self.pool.add(results[0]["output"], seen.expected, inputs, model)
         if run.status == "wrong":
