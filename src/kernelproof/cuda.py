@@ -83,9 +83,7 @@ class Kernel:
             CandidateCrash: the launch asks for more threads or shared memory than a block can have.
         """
         if _taker is not None:
-            launching.check(
-                self.name, _triple(block), shared, opt_in, launching.SHARED_AT_MOST
-            )
+            launching.check(self.name, _triple(block), shared, opt_in)
             source = self.path if self.path is not None else self.source
             _taker(source, self.name, self.options, args, grid, block, shared, cluster)
             return
@@ -179,9 +177,9 @@ class _Loaded:
         programmatic: bool,
         opt_in: bool,
     ) -> Any:
-        launching.check(self.name, _triple(block), shared, opt_in, _most_shared(self.device))
+        launching.check(self.name, _triple(block), shared, opt_in)
         if shared > launching.SHARED_WITHOUT_OPT_IN:
-            _allow_shared(self.kernel, shared, self.device)
+            _allow_shared(self.name, self.kernel, shared, self.device)
         blocks = _triple(grid)
         extra: dict[str, Any] = {}
         if cluster is not None:
@@ -361,20 +359,15 @@ def _argument(value: Any, size: int) -> Any:
     return pointer() if pointer is not None else value
 
 
-def _most_shared(device: int) -> int:
-    """Bytes of shared memory that a block of ``device`` gets after opting in."""
-    import torch
-
-    return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)
-
-
-def _allow_shared(kernel: Any, nbytes: int, device: int) -> None:
+def _allow_shared(name: str, kernel: Any, nbytes: int, device: int) -> None:
     """Opt in to more than 48 KiB of dynamic shared memory per block."""
     import cuda.bindings.driver as driver
 
     attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
     status = driver.cuKernelSetAttribute(attribute, nbytes, kernel.handle, device)[0]
     if status != driver.CUresult.CUDA_SUCCESS:
-        raise ValueError(
-            f"a block cannot have {nbytes} bytes of dynamic shared memory on this GPU ({status})"
+        launching.refuse(
+            name,
+            f"{nbytes:,} bytes of dynamic shared memory for a block, more than this GPU grants one "
+            f"that opts in ({status})",
         )

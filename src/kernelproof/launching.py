@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
-from typing import Any
+from typing import Any, NoReturn
 
 from kernelproof.errors import CandidateCrash
 
@@ -28,26 +28,25 @@ _REMEDY = (
 _refused: list[str] = []
 
 
-def check(name: str, block: tuple[int, ...], shared: int, opt_in: bool, most: int) -> None:
-    """Refuse what the driver would.
+def check(name: str, block: tuple[int, ...], shared: int, opt_in: bool) -> None:
+    """Refuse what the driver of any GPU would.
 
     Args:
         block: threads along each axis.
         shared: dynamic shared memory in bytes; ``opt_in``: whether more than 48 KiB is asked for
             by the attribute.
-        most: bytes of shared memory that the device grants a block that opts in.
 
     Raises:
-        CandidateCrash: the launch asks for more than there is; kept for `taken`.
+        CandidateCrash: it asks for more than a block can have.
     """
     threads = math.prod(block)
     words = ""
     if not 0 < threads <= MOST_THREADS:
         words = f"a block of {threads:,} threads; it may have 1 to {MOST_THREADS:,}"
-    elif shared > most:
+    elif shared > SHARED_AT_MOST:
         words = (
-            f"{shared:,} bytes of dynamic shared memory for a block; this GPU has at most "
-            f"{most:,} for one, also by opting in"
+            f"{shared:,} bytes of dynamic shared memory for a block; no GPU grants more than "
+            f"{SHARED_AT_MOST:,}, also by opting in"
         )
     elif shared > SHARED_WITHOUT_OPT_IN and not opt_in:
         words = (
@@ -55,9 +54,14 @@ def check(name: str, block: tuple[int, ...], shared: int, opt_in: bool, most: in
             f"most {SHARED_WITHOUT_OPT_IN:,}: {_REMEDY}"
         )
     if words:
-        text = f"the launch of {name} was refused, so the kernel did not run: it asks for {words}"
-        _refused.append(text)
-        raise CandidateCrash(text)
+        refuse(name, words)
+
+
+def refuse(name: str, words: str) -> NoReturn:
+    """Raises CandidateCrash: the launch of kernel ``name`` asks for ``words``; kept for `taken`."""
+    text = f"the launch of {name} was refused, so the kernel did not run: it asks for {words}"
+    _refused.append(text)
+    raise CandidateCrash(text)
 
 
 def taken(device: str = "cpu") -> list[str]:

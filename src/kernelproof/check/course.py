@@ -47,7 +47,7 @@ class Course(Matrix):
         self._key: Any = None
         self._constructed = False
         self._model: ReferenceModel | None = None
-        self._history = History()
+        self._history = History(always_filled=plan.evidence == "emulated")
         self.at: Call | None = None
 
     def run(self) -> None:
@@ -122,6 +122,8 @@ class Course(Matrix):
         if run.status == "wrong":
             run = self._known_mistake(run, results[0], model, inputs)
         self._history.last = results[0]["output"]
+        if results[0].get("refused"):
+            return run  # nothing has run whose values could be explained
         run = self._history.explained(
             run, inputs, [want.truth for _, want in seen.expected],
             [[leaf for _, leaf in flatten(result["output"])] for result in results],

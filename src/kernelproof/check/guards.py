@@ -70,11 +70,11 @@ class Guards:
         """``run`` with what is known of its launches, whatever its values are."""
         run = self.emulated(name, run, result.get("emulated"))
         refused = result.get("refused") or []
+        text = f"case {name}: {'; '.join(refused)}"
         if refused and run.status != "pass":
-            run = run.model_copy(update={"message": f"{run.message}; {refused[0]}"})
-        return self._guard(
-            run, "launches accepted", not refused, f"case {name}: {'; '.join(refused)}"
-        )
+            values = run.message.removeprefix(f"case {run.name}: ")
+            run = run.model_copy(update={"message": f"{text}. Hence {values}"})
+        return self._guard(run, "launches accepted", not refused, text)
 
     def emulated(self, name: str, run: Run, seen: dict[str, Any] | None) -> Run:
         """Findings of the emulator fail a kernel whatever its values are; see emulate.report."""
