@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from kernelproof.cuda import Kernel
 
 EXPECT = "wrong"
+SAYS = ("k_scale is not applied",)
 
 kernel = Kernel(Path(__file__).with_name("kernel.cu"), "attend")
 

@@ -22,6 +22,9 @@ KINDS: dict[str, Severity] = {
     "deadlock": "error",
     "assertion": "error",
     "index overflow": "error",
+    # Compilers load local arrays ahead and whole, also where the result is then not used. What is
+    # used shows in the values: local memory starts as NaN.
+    "uninitialised local": "note",
     "same value": "note",
     "early exit": "note",
     "bank conflict": "note",
