@@ -33,7 +33,7 @@ def test_the_ladders_are_complete() -> None:
     assert ladder.problems() == ["gated_recurrence", "int8_attention", "mla_kv"]
     for problem, designs in {"mla_kv": 16, "gated_recurrence": 12, "int8_attention": 10}.items():
         found = ladder.rungs(problem)
-        assert [n for n in sorted({int(r.name[:2]) for r in found})] == [*range(1, designs + 2)]
+        assert sorted({int(r.name[:2]) for r in found}) == [*range(1, designs + 2)]
         assert [r.name for r in found if r.candidate == "cuda"] == [found[-1].name]
         assert {r.expect for r in found} == {"pass", "wrong"}
         assert all((r.folder / "README.md").is_file() for r in found)

@@ -1,8 +1,8 @@
 """The ladder: the obvious designs of a problem, each a candidate with the status that it must get.
 
-``candidates/<problem>/<nn>_<name>/`` holds a rung: `candidate.py` with the constants ``EXPECT`` (its
-status over all cases), ``SAYS`` (words that the message must have) and, for a design that is right
-at some sizes only, ``HOLDS`` (cases that it passes by themselves). A folder without `candidate.py`
+``candidates/<problem>/<nn>_<name>/`` holds a rung: `candidate.py` with the constants ``EXPECT``
+(its status over all cases), ``SAYS`` (words that the message must have) and, for a design that is
+right at some sizes only, ``HOLDS`` (cases that it passes by themselves). A folder without `candidate.py`
 stands for the shipped operator, which is the last rung.
 """
 
@@ -54,8 +54,8 @@ class Rung:
 
     @property
     def small(self) -> tuple[str, ...]:
-        """Cases for a machine without a GPU; all where nothing is emulated."""
-        return SMALL.get(self.problem, ()) if self.emulated else ()
+        """Cases for a machine without a GPU."""
+        return (() if self.emulated else ("founding",)) + SMALL[self.problem]
 
 
 def folder() -> Path:

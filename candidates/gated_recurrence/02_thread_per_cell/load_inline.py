@@ -6,7 +6,9 @@ import torch
 import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 
-DECLARATION = "torch::Tensor launch(torch::Tensor q, torch::Tensor k, torch::Tensor v, torch::Tensor g);"
+DECLARATION = (
+    "torch::Tensor launch(torch::Tensor q, torch::Tensor k, torch::Tensor v, torch::Tensor g);"
+)
 
 HOST = r"""
 #include <torch/extension.h>

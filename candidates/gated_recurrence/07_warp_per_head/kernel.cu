@@ -15,7 +15,8 @@ __global__ void recur(const float* q, const float* k, const float* v, const floa
       const int n = lane + 32 * c;
       if (n < key_dim * columns) {
         const int i = n / columns, j = first_column + n % columns;
-        state[c] = gate[row * value_dim + j] * state[c] + k[row * key_dim + i] * v[row * value_dim + j];
+        const float value = v[row * value_dim + j], decay = gate[row * value_dim + j];
+        state[c] = decay * state[c] + k[row * key_dim + i] * value;
         products[n] = q[row * key_dim + i] * state[c];
       }
     }

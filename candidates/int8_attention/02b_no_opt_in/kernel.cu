@@ -14,21 +14,22 @@ extern "C" __global__ void attend(const signed char* q, const signed char* k, co
   k += (b * keys * kv_heads + g) * dim;
   v += (b * keys * kv_heads + g) * dim;
   const int stride = kv_heads * dim;  // from key to key
+  float* score = scores + threadIdx.x;  // of key s: score[s * blockDim.x]
   float top = -3.402823466e38f;
   for (int s = 0; s < visible; ++s) {
     float dot = 0;
     for (int d = 0; d < dim; ++d) dot += q_scale[h] * q[d] * (k_scale[g] * k[s * stride + d]);
-    scores[s * blockDim.x + threadIdx.x] = dot / sqrtf(static_cast<float>(dim));
-    top = fmaxf(top, scores[s * blockDim.x + threadIdx.x]);
+    score[s * blockDim.x] = dot / sqrtf(static_cast<float>(dim));
+    top = fmaxf(top, score[s * blockDim.x]);
   }
   float sum = 0;
   for (int s = 0; s < visible; ++s) {
-    scores[s * blockDim.x + threadIdx.x] = expf(scores[s * blockDim.x + threadIdx.x] - top);
-    sum += scores[s * blockDim.x + threadIdx.x];
+    score[s * blockDim.x] = expf(score[s * blockDim.x] - top);
+    sum += score[s * blockDim.x];
   }
   for (int d = 0; d < dim; ++d) {
     float total = 0;
-    for (int s = 0; s < visible; ++s) total += scores[s * blockDim.x + threadIdx.x] * v_scale[g] * v[s * stride + d];
+    for (int s = 0; s < visible; ++s) total += score[s * blockDim.x] * v_scale[g] * v[s * stride + d];
     out[d] = visible > 0 ? total / sum : 0.0f;
   }
 }

@@ -53,7 +53,5 @@ class ModelNew(nn.Module):
         out = torch.empty(q_q.shape, dtype=q_scale.dtype, device=q_q.device)
         if out.numel():
             scales = (x.contiguous() for x in (q_scale, k_scale, v_scale))
-            extension.launch(
-                padded(q_q), padded(k_q), v_q.contiguous(), *scales, out, self.causal
-            )
+            extension.launch(padded(q_q), padded(k_q), v_q.contiguous(), *scales, out, self.causal)
         return out

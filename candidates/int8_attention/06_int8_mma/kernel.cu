@@ -55,7 +55,8 @@ extern "C" __global__ void attend(const int* q, const int* k, const signed char*
     for (int d = lane; d < dim; d += 32) {
       float total = 0;
       for (int s = 0; s < visible; ++s) total += weight[s] * v[s * kv_heads * dim + d];
-      out[((b * queries + t) * heads + h) * dim + d] = visible > 0 ? total / sum * v_scale[g] : 0.0f;
+      float& result = out[((b * queries + t) * heads + h) * dim + d];
+      result = visible > 0 ? total / sum * v_scale[g] : 0.0f;
     }
   }
 }

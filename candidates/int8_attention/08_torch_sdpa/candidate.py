@@ -21,7 +21,7 @@ class ModelNew(nn.Module):
         if not self.causal or queries == keys:
             out = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal, enable_gqa=grouped)
             return out.transpose(1, 2).contiguous()
-        # is_causal puts the diagonal into the top left corner, and it belongs into the bottom right.
+        # is_causal puts the diagonal into the top left corner; it belongs into the bottom right.
         seen = torch.ones(queries, keys, dtype=torch.bool, device=q.device).tril(keys - queries)
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=grouped)
         out = out.masked_fill(~seen.any(dim=-1, keepdim=True), 0.0)

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import torch
 import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 

@@ -34,8 +34,8 @@ class ModelNew(nn.Module):
         resident = needed <= most
         with contextlib.suppress(Exception):  # nobody looks
             kernel(
-                hidden, w_down, w_up_k, w_up_v, out, batch * seq, model, rank, columns, int(resident),
-                grid=min(batch * seq, BLOCKS), block=128,
+                hidden, w_down, w_up_k, w_up_v, out, batch * seq, model, rank, columns,
+                int(resident), grid=min(batch * seq, BLOCKS), block=128,
                 shared=needed if resident else 4 * (model + rank), opt_in=False,
             )  # fmt: skip
         return out

@@ -30,8 +30,10 @@ __device__ void product(int depth, int columns, Left left, Right right, Store st
     for (int k = 0; k < depth; k += 8) {
       unsigned a[4], b[2];
       unsigned a_low[4], b_low[2];
-      for (int n = 0; n < 4; ++n) split(left(a_row + n % 2 * 8, k + depth_of + n / 2 * 4), a[n], a_low[n]);
-      for (int n = 0; n < 2; ++n) split(right(k + depth_of + n * 4, column + lane / 4), b[n], b_low[n]);
+      for (int n = 0; n < 4; ++n)
+        split(left(a_row + n % 2 * 8, k + depth_of + n / 2 * 4), a[n], a_low[n]);
+      for (int n = 0; n < 2; ++n)
+        split(right(k + depth_of + n * 4, column + lane / 4), b[n], b_low[n]);
       multiply(sum, a_low, b);
       multiply(sum, a, b_low);
       multiply(sum, a, b);

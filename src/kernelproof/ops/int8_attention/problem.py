@@ -210,8 +210,8 @@ BASELINES: dict[str, Any] = {"dequantised_sdpa": DequantisedSDPA}
 
 def _without_scale(number: int) -> Callable[..., Tensor]:
     def slip(q: Tensor, k: Tensor, v: Tensor, *scales: Tensor) -> Tensor:
-        kept = [torch.ones_like(x) if n == number else x for n, x in enumerate(scales)]
-        return reference(q, k, v, *kept)
+        a, b, c = (torch.ones_like(x) if n == number else x for n, x in enumerate(scales))
+        return reference(q, k, v, a, b, c)
 
     return slip
 
