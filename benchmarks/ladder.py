@@ -17,6 +17,7 @@ import argparse
 import dataclasses
 import datetime
 import json
+import math
 import os
 import subprocess
 import sys
@@ -29,7 +30,7 @@ from typing import Any
 
 from kernelproof import ladder
 from kernelproof.environment import capture
-from kernelproof.types import OutputVerdict, Record, Timing
+from kernelproof.types import Record, Run, Timing, Verdict
 
 # The fastest alternative in PyTorch, by results/h200/*-operators.json.
 BASELINE = {
@@ -72,8 +73,8 @@ def check(task: Task, gpu: bool) -> dict[str, Any]:
         options = Options(level="quick", seeds=1, seed=SEED, cases=rung.small)
     record = judge(task.problem, task.candidate(), options=options)
     verdict = record.verdict
-    first = verdict.runs[0].outputs[0] if verdict.runs and verdict.runs[0].outputs else None
     outputs = [o for run in verdict.runs for o in run.outputs]
+    shown = _shown(verdict)
     return {
         "expected": rung.expect,
         "status": record.status,
@@ -82,16 +83,26 @@ def check(task: Task, gpu: bool) -> dict[str, Any]:
         "compat": verdict.compat,
         "evidence": verdict.evidence,
         "looks_like": verdict.looks_like,
-        "case": verdict.runs[0].name if verdict.runs else "",
+        "case": shown.name if shown is not None else "",
         "ratio": max((max(o.ratio_rows, o.ratio_all) for o in outputs), default=None),
         "build_seconds": record.build.seconds,
         "notes": [c.message for c in verdict.checks if c.outcome == "note" and c.message],
-        **_errors(first),
-        **_times(record.timing),
+        **_errors(shown),
     }
 
 
-def _errors(output: OutputVerdict | None) -> dict[str, Any]:
+def _shown(verdict: Verdict) -> Run | None:
+    """The run whose errors are shown: the one that failed; else the founding case where it was run,
+    and the largest output where not."""
+    runs = [run for run in verdict.runs if run.outputs and run.outputs[0].figures is not None]
+    if verdict.status != "pass" or not runs:
+        return runs[-1] if runs else None
+    founding = [run for run in runs if run.name == "founding"]
+    return founding[0] if founding else max(runs, key=lambda r: math.prod(r.outputs[0].shape))
+
+
+def _errors(run: Run | None) -> dict[str, Any]:
+    output = run.outputs[0] if run is not None else None
     if output is None or output.figures is None or output.reference is None:
         return {}
     return {

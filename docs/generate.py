@@ -17,6 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ladder_tables
+
 from kernelproof.report.units import ratio, seconds
 from kernelproof.store import read_json
 from kernelproof.types import Record
@@ -26,7 +28,8 @@ PART = re.compile(r"<!-- (table|output): (.+?) -->\n(.*?)<!-- end -->", re.DOTAL
 
 
 def documents() -> list[Path]:
-    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    rungs = sorted((ROOT / "candidates").glob("**/*.md"))
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *rungs]
 
 
 def newest_operators(machine: str) -> list[Record]:
@@ -219,7 +222,7 @@ def corpus_ratios() -> str:
     return "\n".join(lines) + "\n"
 
 
-TABLES: dict[str, Callable[[], str]] = {
+TABLES: dict[str, Callable[..., str]] = {
     "operators": operators,
     "operators_all": operators_all,
     "emulated_bugs": emulated_bugs,
@@ -229,6 +232,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "emulated_bounds": emulated_bounds,
     "corpus": corpus,
     "corpus_ratios": corpus_ratios,
+    "ladder": ladder_tables.table,
+    "rung": ladder_tables.rung,
 }
 
 
@@ -238,7 +243,8 @@ def fill(text: str, with_output: bool) -> str:
     def replace(match: re.Match[str]) -> str:
         kind, name, old = match.groups()
         if kind == "table":
-            body = TABLES[name]()
+            first, _, rest = name.partition(" ")
+            body = TABLES[first](*([rest] if rest else []))
         else:
             body = output(name) if with_output else old
         return f"<!-- {kind}: {name} -->\n{body}<!-- end -->"
@@ -247,6 +253,8 @@ def fill(text: str, with_output: bool) -> str:
 
 
 if __name__ == "__main__":
+    for name, plot in ladder_tables.plots().items():
+        (ROOT / "docs" / name).write_text(plot)
     for path in documents():
         before = path.read_text()
         after = fill(before, with_output="--tables" not in sys.argv)

@@ -11,13 +11,8 @@ from __future__ import annotations
 import ast
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING
-
 from kernelproof.errors import UsageError
 from kernelproof.types import Progress, Record, Status, silent
-
-if TYPE_CHECKING:
-    from kernelproof.pipeline import Options
 
 # Without a GPU a rung is emulated, which takes long at the founding sizes: these cases cover edges,
 # strides and lengths beyond what the fixed designs take.
@@ -102,29 +97,31 @@ def _rung(path: Path) -> Rung:
 
 
 def climb(
-    problem: str, options: Options | None = None, progress: Progress = silent
+    problem: str, device: str | None = None, progress: Progress = silent
 ) -> list[tuple[Rung, Record]]:
-    """Judge every rung; on a GPU those that pass are timed on the first case.
+    """Judge every rung, one seed of each case. On a GPU those that pass are timed beside eager on
+    the first case; without one the cases are those of `Rung.small`.
 
     Args:
-        options: by default few rounds beside eager, and without a GPU the cases in `SMALL`.
+        device: "cpu" or "cuda"; None takes what the machine has.
 
     Raises:
-        UsageError: there is no ladder for ``problem``.
+        UsageError: there is no ladder for ``problem``, or no such device.
     """
     import torch
 
     from kernelproof.pipeline import Options, judge
 
-    gpu = torch.cuda.is_available()
-    if options is None and gpu:
-        options = Options(level="quick", baselines=("eager",), rounds=8, seconds=2.0)
-    found = []
     todo = rungs(problem)
+    gpu = device != "cpu" and torch.cuda.is_available()
+    found = []
     for number, rung in enumerate(todo):
         progress(rung.name, number, len(todo))
-        chosen = options or Options(level="quick", cases=rung.small)
-        found.append((rung, judge(problem, rung.candidate, timed=gpu, options=chosen)))
+        options = Options(
+            device=device, level="quick", cases=() if gpu else rung.small, baselines=("eager",),
+            rounds=8, seconds=2.0,
+        )  # fmt: skip
+        found.append((rung, judge(problem, rung.candidate, timed=gpu, options=options)))
     return found
 
 
