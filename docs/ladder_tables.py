@@ -1,4 +1,4 @@
-"""The ladder in tables, words and plots, from results/ladder-cpu.json and results/h200/ladder.json."""
+"""The ladder in tables, words and plots, from results/ladder-cpu.json and h200/ladder.json."""
 
 from __future__ import annotations
 

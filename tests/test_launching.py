@@ -50,7 +50,7 @@ def test_what_fits_is_not_refused() -> None:
 def test_the_emulator_refuses_what_a_gpu_refuses() -> None:
     kernel, y = Kernel(SOURCE, "fill"), torch.zeros(64)
     with standing_in(Recorder()):
-        with pytest.raises(CandidateCrash, match="50,000 bytes .* without opting in"):
+        with pytest.raises(CandidateCrash, match=r"50,000 bytes .* without opting in"):
             kernel(y, grid=1, block=64, shared=50_000, opt_in=False)
         assert not y.any()
         kernel(y, grid=1, block=64, shared=50_000)

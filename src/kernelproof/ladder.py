@@ -2,8 +2,8 @@
 
 ``candidates/<problem>/<nn>_<name>/`` holds a rung: `candidate.py` with the constants ``EXPECT``
 (its status over all cases), ``SAYS`` (words that the message must have) and, for a design that is
-right at some sizes only, ``HOLDS`` (cases that it passes by themselves). A folder without `candidate.py`
-stands for the shipped operator, which is the last rung.
+right at some sizes only, ``HOLDS`` (cases that it passes by themselves). A folder without
+`candidate.py` stands for the shipped operator, which is the last rung.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 from pathlib import Path
+
 from kernelproof.errors import UsageError
 from kernelproof.types import Progress, Record, Status, silent
 
