@@ -186,7 +186,17 @@ def built(task: Task) -> dict[str, Any]:
 
 def _resources(loaded: Any) -> Iterable[dict[str, Any]]:
     """Registers, shared memory and occupancy of each configuration that was launched."""
-    kernel = loaded.kernel
+    import cuda.bindings.driver as driver
+
+    kernel, prefix = loaded.kernel, "CU_FUNC_ATTRIBUTE_"
+
+    def attribute(name: str) -> int:
+        wanted = getattr(driver.CUfunction_attribute, prefix + name)
+        status, value = driver.cuKernelGetAttribute(wanted, kernel.handle, loaded.device)
+        if status != driver.CUresult.CUDA_SUCCESS:
+            raise RuntimeError(f"{name} of {loaded.name}: {status}")
+        return int(value)
+
     for grid, block, shared, *_ in loaded.configs:
         threads = 1
         for size in block if isinstance(block, tuple) else (block,):
@@ -194,16 +204,14 @@ def _resources(loaded: Any) -> Iterable[dict[str, Any]]:
         blocks = 1
         for size in grid if isinstance(grid, tuple) else (grid,):
             blocks *= size
-        per_sm = int(
-            kernel.occupancy.max_active_blocks_per_multiprocessor(threads, shared)
-        )  # fmt: skip
+        per_sm = int(kernel.occupancy.max_active_blocks_per_multiprocessor(threads, shared))
         yield {
             "name": loaded.name,
             "blocks": blocks,
             "threads": threads,
-            "registers": int(kernel.attributes.num_regs(loaded.device)),
-            "local_bytes": int(kernel.attributes.local_size_bytes(loaded.device)),
-            "shared_bytes": int(kernel.attributes.shared_size_bytes(loaded.device)) + shared,
+            "registers": attribute("NUM_REGS"),
+            "local_bytes": attribute("LOCAL_SIZE_BYTES"),
+            "shared_bytes": attribute("SHARED_SIZE_BYTES") + shared,
             "blocks_per_sm": per_sm,
         }
 
