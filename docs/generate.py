@@ -19,6 +19,7 @@ from typing import Any
 
 import ladder_tables
 
+from kernelproof.inspect import devices, limits, sentences
 from kernelproof.report.units import ratio, seconds
 from kernelproof.store import read_json
 from kernelproof.types import Record
@@ -139,6 +140,60 @@ def emulated_times() -> str:
     return "\n".join(lines) + "\n"
 
 
+def emulated_inline() -> str:
+    """Candidates of load_inline, from benchmarks/emulate_inline.py."""
+    given = json.loads((ROOT / "results" / "emulator" / "inline.json").read_text())
+    lines = ["| candidate | status | finding, on the line that is marked |", "|---|---|---|"]
+    for row in given["rows"]:
+        found = row["finding"] if row["finding"] and row["line_right"] else "none"
+        lines.append(f"| {row['candidate']} | {row['status']} | {found} |")
+    return "\n".join(lines) + "\n"
+
+
+def emulated_sanitizer() -> str:
+    """The emulator beside compute-sanitizer, from benchmarks/sanitizer_compare.py --join."""
+    given = json.loads((ROOT / "results" / "emulator" / "sanitizer.json").read_text())
+    rows = [row for row in given["rows"] if "failed" not in row]
+    lines = [
+        "| kind | kernels | emulator, right line | sanitizer, any finding | right line | "
+        "why the sanitizer has none |",
+        "|---|---|---|---|---|---|",
+    ]
+    for kind in sorted({row["kind"] for row in rows}):
+        mine = [row for row in rows if row["kind"] == kind]
+        counts = [
+            sum(bool(r["emulator_line"] if kind else r["emulator"]) for r in mine),
+            sum(bool(r["tools"]) for r in mine),
+            sum(r["sanitizer_line"] for r in mine),
+        ]
+        whys = [r["why"] for r in mine if r["why"]]
+        why = "; ".join(f"{w} ({whys.count(w)})" for w in dict.fromkeys(whys))
+        lines.append(
+            f"| {kind or 'clean'} | {len(mine)} | {' | '.join(map(str, counts))} | {why} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def emulated_public() -> str:
+    """Public repositories, from benchmarks/public.py."""
+    rows = json.loads((ROOT / "results" / "emulator" / "public.json").read_text())
+    lines = [
+        "| repository | programs | ran | kernels launched | right | wrong | "
+        "without a check | findings |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name in dict.fromkeys(row["repository"] for row in rows):
+        mine = [row for row in rows if row["repository"] == name]
+        ran = [row for row in mine if not row["error"] and row["exit"] == 0]
+        counts = [
+            len(mine), len(ran), sum(len(r["kernels"]) for r in ran),
+            sum(r["right"] is True for r in ran), sum(r["right"] is False for r in ran),
+            sum(r["right"] is None for r in ran), sum(len(r["findings"]) for r in ran),
+        ]  # fmt: skip
+        lines.append(f"| {name} | {' | '.join(map(str, counts))} |")
+    return "\n".join(lines) + "\n"
+
+
 def emulated_instructions() -> str:
     """The emulator beside a GPU, from benchmarks/ptx_microtests.py --compare."""
     newest = sorted((ROOT / "results" / "emulator").glob("*-ptx.json"))[-1]
@@ -222,6 +277,39 @@ def corpus_ratios() -> str:
     return "\n".join(lines) + "\n"
 
 
+def timing_answers() -> str:
+    """Simulated runs of the timing, from benchmarks/timing_answers.py."""
+    lines = [
+        "| ratio | noise of a round | rounds | interval holds the ratio | answers |",
+        "|---|---|---|---|---|",
+    ]
+    for row in json.loads((ROOT / "results" / "timing-answers.json").read_text()):
+        noise = f"{row['noise']:.1%}"
+        noise += f", correlation {row['correlation']:g}" if row["correlation"] else ""
+        noise += f", {row['outliers']:.0%} outliers" if row["outliers"] else ""
+        answers = ", ".join(f"{word} {share:.1%}" for word, share in row["answers"].items())
+        counts = f"{row['rounds']:.0f} | {row['covered']:.1%}"
+        lines.append(f"| {row['true']:g} | {noise} | {counts} | {answers} |")
+    return "\n".join(lines) + "\n"
+
+
+def inspect_rules() -> str:
+    """The rules of `kernelproof inspect`, in the order in which they speak."""
+    lines = ["| rule | speaks where | needs |", "|---|---|---|"]
+    for of, rules in (("kernel", sentences.RULES), ("call", limits.RULES)):
+        lines += [f"| {r.name} ({of}) | {r.when} | {r.needs} |" for r in rules]
+    return "\n".join(lines) + "\n"
+
+
+def inspect_devices() -> str:
+    """GPUs that `kernelproof inspect` knows by name."""
+    lines = ["| GPU | architecture | multiprocessors | source |", "|---|---|---|---|"]
+    for name in devices.names():
+        d = devices.find(name)
+        lines.append(f"| `{name}` | sm_{d.capability.arch} | {d.multiprocessors} | {d.source} |")
+    return "\n".join(lines) + "\n"
+
+
 TABLES: dict[str, Callable[..., str]] = {
     "operators": operators,
     "operators_all": operators_all,
@@ -229,11 +317,17 @@ TABLES: dict[str, Callable[..., str]] = {
     "emulated_mutations": emulated_mutations,
     "emulated_times": emulated_times,
     "emulated_instructions": emulated_instructions,
+    "emulated_inline": emulated_inline,
+    "emulated_sanitizer": emulated_sanitizer,
+    "emulated_public": emulated_public,
     "emulated_bounds": emulated_bounds,
     "corpus": corpus,
     "corpus_ratios": corpus_ratios,
     "ladder": ladder_tables.table,
     "rung": ladder_tables.rung,
+    "timing_answers": timing_answers,
+    "inspect_rules": inspect_rules,
+    "inspect_devices": inspect_devices,
 }
 
 

@@ -69,6 +69,13 @@ def test_a_cheat_that_passes_is_named() -> None:
     assert harmless == {"cumsum__slow_at_first"}
 
 
+def test_a_cache_by_value_has_no_time_of_repeated_calls() -> None:
+    record = judged(FOLDER / "cheats" / "cumsum__cache_by_value.py")
+    assert record.timing is not None and record.timing.candidate.host is not None
+    assert record.timing.candidate.warm is None, said(record)
+    assert {ratio.clock for ratio in record.timing.ratios} == {"host"}
+
+
 def test_the_table_has_a_row_for_each_way_and_names_each_fixture() -> None:
     text = DOCS.read_text()
     rows = [int(n) for n in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)]

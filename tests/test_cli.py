@@ -66,7 +66,7 @@ def test_code_for_a_gpu_is_unsupported_without_one(run_cli) -> None:
         (["check", "rms_norm", HONEST, "--quick", "--thorough"], "exclude each other"),
         (
             ["bench", "rms_norm", HONEST, "--case", "odd", "--baseline", "x"],
-            "has no baseline ['x']",
+            "has no baseline 'x' on a CPU; --baseline takes 'eager',",
         ),
         (["report", "no_such_file.json"], "cannot read no_such_file.json"),
         (["check", "rms_norm", HONEST, "--no-such-option"], "No such option"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -23,27 +24,30 @@ extern "C" __global__ void fill(float* y) {
 
 
 @pytest.mark.parametrize(
-    ("block", "shared", "opt_in", "words"),
+    ("grid", "block", "shared", "opt_in", "words"),
     [
-        ((32, 33), 0, True, "1,056 threads; it may have 1 to 1,024"),
-        ((0,), 0, True, "0 threads"),
-        ((32,), 49_153, False, "at most 49,152: raise the limit"),
-        ((32,), 232_449, True, "no GPU grants more than 232,448"),
+        ((1,), (32, 33), 0, True, "1,056 threads; it may have 1 to 1,024"),
+        ((1,), (1, 1, 65), 0, True, "65 threads; it may have 1 to 1,024, 64 along z"),
+        ((1,), (0,), 0, True, "0 threads"),
+        ((1, 65_536), (32,), 0, True, "a grid of (1, 65536) blocks"),
+        ((0, 1, 1), (32,), 0, True, "a grid of (0, 1, 1) blocks"),
+        ((1,), (32,), 49_153, False, "at most 49,152: raise the limit"),
+        ((1,), (32,), 232_449, True, "no GPU grants more than 232,448"),
     ],
 )
 def test_a_refused_launch_is_told(
-    block: tuple[int, ...], shared: int, opt_in: bool, words: str
+    grid: tuple[int, ...], block: tuple[int, ...], shared: int, opt_in: bool, words: str
 ) -> None:
-    with pytest.raises(CandidateCrash, match=words):
-        launching.check("k", block, shared, opt_in)
+    with pytest.raises(CandidateCrash, match=re.escape(words)):
+        launching.check("k", grid, block, shared, opt_in)
     (said,) = launching.taken()
     assert words in said and said.startswith("the launch of k was refused")
     assert launching.taken() == []
 
 
 def test_what_fits_is_not_refused() -> None:
-    launching.check("k", (32, 32), 49_152, False)
-    launching.check("k", (1024,), 232_448, True)
+    launching.check("k", (1 << 30, 65_535, 65_535), (32, 32), 49_152, False)
+    launching.check("k", (1,), (1024,), 232_448, True)
     assert launching.taken() == []
 
 

@@ -20,9 +20,12 @@ STAGES = {
     "build": set(),
     "check": set(),
     "timing": {"cuda"},  # the launch floor is a kernel like any other
+    "work": set(),
+    "floors": {"cuda", "environment"},  # kernels that measure; the names that floors are kept by
     "report": set(),
     "store": set(),
     "emulate": {"build", "cuda"},
+    "inspect": {"build", "cuda", "emulate", "report"},  # of report the units only
 }
 # Applications of the stages: what they may import, and who may import them.
 LEAVES = {"lint": ({"problem", "check", "report", "resize"}, {"cli"})}

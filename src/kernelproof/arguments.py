@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -19,6 +20,10 @@ JsonOpt = Annotated[bool, typer.Option("--json", help="Print one JSON object onl
 DeviceOpt = Annotated[
     str | None,
     typer.Option(help="cpu, cuda or cuda:<index>. Default: what the candidate needs."),
+]
+PlaceOpt = Annotated[
+    str | None,
+    typer.Option("--device", help="cpu, cuda or cuda:<index>. Default: the GPU, else the CPU."),
 ]
 SeedsOpt = Annotated[int, typer.Option(min=1, help="Random inputs for the first case.")]
 SeedOpt = Annotated[int | None, typer.Option(help="Replay: derive all seeds from this number.")]
@@ -46,3 +51,67 @@ TimeoutOpt = Annotated[float, typer.Option(help="Seconds that a call may take.")
 StoreOpt = Annotated[
     str | None, typer.Option(help="Record store (SQLAlchemy URL). Default: the data folder's.")
 ]
+SweepOpt = Annotated[
+    str | None,
+    typer.Option(
+        help="NAME=FROM:TO:xFACTOR or NAME=FROM:TO:+STEP: time at each of these sizes. The first "
+        "is checked in full, the others quickly; beside eager alone unless --baseline is given."
+    ),
+]
+BaselineOpt = Annotated[
+    list[str] | None,
+    typer.Option("--baseline", help="Only this baseline; repeatable. Default: all that are usual."),
+]
+VsOpt = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--vs",
+        help="Another candidate to time beside, or `best`: that of the best record; repeatable.",
+    ),
+]
+RoundsOpt = Annotated[int, typer.Option(min=2, help="Interleaved rounds at most.")]
+SecondsOpt = Annotated[float, typer.Option(help="No new round after this time.")]
+GpuOpt = Annotated[
+    str | None,
+    typer.Option(
+        help="Such as h200, a100, b200 or sm_90. Default: the one of this machine, else h200."
+    ),
+]
+ProblemOpt = Annotated[
+    str | None,
+    typer.Option(
+        help="Whose inputs to call the candidate with. Default: the one that its name begins with."
+    ),
+]
+LaunchOpt = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="KERNEL<<<GRID, BLOCK>>>(ARGUMENTS) of a file's kernel, repeatable. Default: its "
+        "comments `// launch: ...`."
+    ),
+]
+KernelOpt = Annotated[
+    list[str] | None,
+    typer.Option(help="Instance of a template in a .cu file, such as 'scale<float>'; repeatable."),
+]
+InspectedArg = Annotated[
+    str,
+    typer.Argument(
+        help="A .py file or folder with ModelNew, a shipped operator's kernel such as mla_kv/cuda, "
+        "or a .cu, .ptx or .cubin file."
+    ),
+]
+OneCaseOpt = Annotated[str | None, typer.Option("--case", help="Default: the problem's first.")]
+CompilerOpt = Annotated[str, typer.Option(help="nvcc or nvrtc, for a .cu file.")]
+RecordOpt = Annotated[
+    Path | None,
+    typer.Option(help="JSON of a `bench` of the candidate: its times, FLOPs and bytes."),
+]
+SanitizeOpt = Annotated[
+    bool,
+    typer.Option(
+        "--sanitize",
+        help="On a GPU: also run compute-sanitizer (memcheck, racecheck, initcheck, synccheck).",
+    ),
+]
+NcuOpt = Annotated[bool, typer.Option("--ncu", help="On a GPU: also count with Nsight Compute.")]

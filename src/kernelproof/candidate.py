@@ -58,6 +58,15 @@ def load(where: str | Path) -> Candidate:
     )
 
 
+def find(problem_path: str, where: str | Path) -> Path:
+    """A path, or for a shipped operator the name of one of its kernels, such as ``cuda``."""
+    path = Path(where)
+    beside = Path(problem_path).parent / f"{where}.py"
+    if not path.exists() and Path(problem_path).name == "problem.py" and beside.is_file():
+        return beside
+    return path
+
+
 def _folder_entry(folder: Path) -> Path:
     for name in ENTRY_NAMES:
         if (folder / name).is_file():

@@ -17,21 +17,37 @@ import typer
 
 from kernelproof import __version__, openmp
 from kernelproof.arguments import (
+    BaselineOpt,
     BytesOpt,
     CandidateArg,
     CaseOpt,
+    CompilerOpt,
     DeviceOpt,
+    GpuOpt,
+    InspectedArg,
     JsonOpt,
+    KernelOpt,
     LargeOpt,
+    LaunchOpt,
+    NcuOpt,
+    OneCaseOpt,
+    PlaceOpt,
     ProblemArg,
+    ProblemOpt,
     QuickOpt,
+    RecordOpt,
+    RoundsOpt,
+    SanitizeOpt,
+    SecondsOpt,
     SeedOpt,
     SeedsOpt,
     ShrinkOpt,
     SizeOpt,
     StoreOpt,
+    SweepOpt,
     ThoroughOpt,
     TimeoutOpt,
+    VsOpt,
 )
 from kernelproof.errors import KernelproofError, UsageError
 from kernelproof.progress import Shown
@@ -104,16 +120,15 @@ def bench(
     case: CaseOpt = None,
     quick: QuickOpt = False,
     thorough: ThoroughOpt = False,
-    baseline: Annotated[
-        list[str] | None,
-        typer.Option("--baseline", help="Only this baseline; repeatable. Default: all."),
-    ] = None,
-    rounds: Annotated[int, typer.Option(min=2, help="Interleaved rounds at most.")] = 30,
-    seconds: Annotated[float, typer.Option(help="No new round after this time.")] = 20.0,
+    baseline: BaselineOpt = None,
+    vs: VsOpt = None,
+    rounds: RoundsOpt = 160,
+    seconds: SecondsOpt = 10.0,
     max_bytes: BytesOpt = None,
     size: SizeOpt = None,
     shrink: ShrinkOpt = None,
     timeout: TimeoutOpt = 60.0,
+    sweep: SweepOpt = None,
     store: StoreOpt = None,
 ) -> None:
     """Check a candidate, then time it beside its baselines on the first chosen case."""
@@ -121,9 +136,48 @@ def bench(
         device=device, seeds=seeds, seed=seed, cases=tuple(case or ()), max_bytes=max_bytes,
         level=_level(quick, thorough),
         baselines=None if baseline is None else tuple(baseline), rounds=rounds, seconds=seconds,
-        call_timeout=timeout, sizes=_sizes(size), shrink_to=shrink,
+        call_timeout=timeout, sizes=_sizes(size), shrink_to=shrink, vs=tuple(vs or ()), store=store,
     )  # fmt: skip
+    if sweep is not None:
+        _sweep(problem, candidate, sweep, options, json_, store)
     _finish(_judge(problem, candidate, True, options), json_, store)
+
+
+@app.command()
+def floors(
+    device: PlaceOpt = None,
+    refresh: Annotated[bool, typer.Option("--refresh", help="Measure again.")] = False,
+    json_: JsonOpt = False,
+) -> None:
+    """Show what this device can do at most: launch, bandwidth, arithmetic. Measured once."""
+    from kernelproof import floors as limits
+    from kernelproof.report.speed import floors_text
+
+    with Shown() as progress:
+        found = limits.get(device or limits.default_device(), progress, refresh)
+    print(floors_text(found)) if not json_ else _print_json(json.loads(found.model_dump_json()))
+
+
+def inspect(
+    candidate: InspectedArg,
+    gpu: GpuOpt = None,
+    problem: ProblemOpt = None,
+    case: OneCaseOpt = None,
+    launch: LaunchOpt = None,
+    kernel: KernelOpt = None,
+    compiler: CompilerOpt = "",
+    record: RecordOpt = None,
+    sanitize: SanitizeOpt = False,
+    ncu: NcuOpt = False,
+    json_: JsonOpt = False,
+) -> None:
+    """Say what a candidate's kernels take (registers, spills, shared memory, occupancy,
+    instructions) and what holds them back. Needs no GPU; with one, also times its kernels."""
+    from kernelproof.inspecting import Wish, told
+
+    wish = Wish(gpu, problem, case, tuple(launch or ()), tuple(kernel or ()), compiler, record,
+                sanitize, ncu)  # fmt: skip
+    print(told(candidate, wish, json_))
 
 
 @app.command()
@@ -352,6 +406,18 @@ def _climb(
         print(f"\n{len(found)} designs, {passing} pass; {len(unexpected)} not as they must")
         print("\n".join([*unexpected, f"report: {output}"]))
     raise typer.Exit(1 if unexpected else 0)
+
+
+def _sweep(
+    problem: str, candidate: str, sweep: str, options: Options, json_: bool, store: str | None
+) -> None:
+    from kernelproof import sweep as sweeps
+
+    with Shown() as progress:
+        wanted = sweeps.parse(sweep), sweeps.with_baselines(options)
+        done = sweeps.run(problem, candidate, *wanted, progress, lambda r: _keep([r], store))
+    print(sweeps.text(*done)) if not json_ else _print_json([_as_json(r) for r in done[0]])
+    raise typer.Exit(0 if all(r.status == "pass" for r in done[0]) else 1)
 
 
 def _finish(record: Record, json_: bool, store: str | None, repro: Path | None = None) -> None:

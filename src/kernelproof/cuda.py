@@ -58,6 +58,15 @@ class Kernel:
         """
         return self._compile(arch or present_arch())[0]
 
+    def compile_verbose(self, arch: str) -> tuple[bytes, str, str]:
+        """The cubin for ``arch``, the symbol of the function in it, and what the assembler said of
+        its registers and spills. Errors as `compile`."""
+        nvrtc = nvrtc_bindings()
+        log: list[str] = []
+        options = [*self._options(arch), "--ptxas-options=-v"]
+        code, mangled = run_nvrtc(nvrtc, self.source, self._file, [self.name], options, log=log)
+        return code, mangled[0], "\n".join(log)
+
     def __call__(
         self,
         *args: Any,
@@ -83,7 +92,7 @@ class Kernel:
             CandidateCrash: the launch asks for more threads or shared memory than a block can have.
         """
         if _taker is not None:
-            launching.check(self.name, _triple(block), shared, opt_in)
+            launching.check(self.name, _triple(grid), _triple(block), shared, opt_in)
             source = self.path if self.path is not None else self.source
             _taker(source, self.name, self.options, args, grid, block, shared, cluster)
             return
@@ -103,23 +112,33 @@ class Kernel:
     def _compile(self, arch: str) -> tuple[bytes, str]:
         """The cubin and the mangled name of the function; from the cache where possible."""
         nvrtc = nvrtc_bindings()
-        file = str(self.path) if self.path is not None else "source.cu"
-        include = [self.path.parent] if self.path is not None else []
-        headers = sorted(h for folder in include for h in folder.glob("*.cuh"))
-        options = [f"--gpu-architecture={arch}", "--std=c++17", "--generate-line-info"]
-        options += [*self.options, *(f"-I{path}" for path in (*include, *header_folders()))]
+        headers = sorted(h for folder in self._include for h in folder.glob("*.cuh"))
+        options = self._options(arch)
         key = content_key(
             "nvrtc", nvrtc.nvrtcVersion(), arch, self.name, self.options, self.source,
             *(part for path in headers for part in (path.name, path.read_bytes())),
         )  # fmt: skip
 
         def fill(folder: Path) -> None:
-            code, mangled = run_nvrtc(nvrtc, self.source, file, [self.name], options)
+            code, mangled = run_nvrtc(nvrtc, self.source, self._file, [self.name], options)
             (folder / "kernel.cubin").write_bytes(code)
             (folder / "name").write_text(mangled[0])
 
         folder, _ = cached(key, fill)
         return (folder / "kernel.cubin").read_bytes(), (folder / "name").read_text()
+
+    @property
+    def _file(self) -> str:
+        return str(self.path) if self.path is not None else "source.cu"
+
+    @property
+    def _include(self) -> list[Path]:
+        return [self.path.parent] if self.path is not None else []
+
+    def _options(self, arch: str) -> list[str]:
+        folders = (*self._include, *header_folders())
+        options = [f"--gpu-architecture={arch}", "--std=c++17", "--generate-line-info"]
+        return [*options, *self.options, *(f"-I{folder}" for folder in folders)]
 
 
 # What takes launches instead of a GPU, if anything does.
@@ -177,7 +196,7 @@ class _Loaded:
         programmatic: bool,
         opt_in: bool,
     ) -> Any:
-        launching.check(self.name, _triple(block), shared, opt_in)
+        launching.check(self.name, _triple(grid), _triple(block), shared, opt_in)
         if shared > launching.SHARED_WITHOUT_OPT_IN:
             _allow_shared(self.name, self.kernel, shared, self.device)
         blocks = _triple(grid)
@@ -244,10 +263,12 @@ def run_nvrtc(
     options: Sequence[str],
     output: str = "CUBIN",
     headers: Mapping[str, str] | None = None,
+    log: list[str] | None = None,
 ) -> tuple[bytes, list[str]]:
     """Compile; returns the CUBIN or PTX and the mangled names of ``names``.
 
-    ``headers``: text of headers by the name under which they are included.
+    ``headers``: text of headers by the name under which they are included. ``log`` takes what the
+    compiler says.
     Raises CompileError with the log.
     """
 
@@ -265,10 +286,14 @@ def run_nvrtc(
         call(nvrtc.nvrtcAddNameExpression(program, name.encode()))
     flags = [option.encode() for option in options]
     status = nvrtc.nvrtcCompileProgram(program, len(flags), flags)[0]
-    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-        log = b" " * call(nvrtc.nvrtcGetProgramLogSize(program))
-        call(nvrtc.nvrtcGetProgramLog(program, log))
-        text = log.decode(errors="replace").rstrip("\0").strip()
+    failed = status != nvrtc.nvrtcResult.NVRTC_SUCCESS
+    if failed or log is not None:
+        said = b" " * call(nvrtc.nvrtcGetProgramLogSize(program))
+        call(nvrtc.nvrtcGetProgramLog(program, said))
+        text = said.decode(errors="replace").rstrip("\0").strip()
+        if log is not None:
+            log.append(text)
+    if failed:
         raise CompileError(f"{Path(file).name} does not compile (NVRTC, {options[0]})", text)
     mangled = [call(nvrtc.nvrtcGetLoweredName(program, name.encode())).decode() for name in names]
     code = b" " * call(getattr(nvrtc, f"nvrtcGet{output}Size")(program))

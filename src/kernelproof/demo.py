@@ -70,9 +70,10 @@ def _emulated(name: str) -> Options:
 
 
 def _options(quick: bool, name: str, compile_timeout: float) -> Options:
-    if not quick:
-        return Options(compile_timeout=compile_timeout)
     from kernelproof.problem import load
 
-    baselines = ("eager", *load(name).problem.baselines)
-    return Options(level="quick", baselines=baselines, rounds=12, seconds=4.0)
+    own = load(name).problem.baselines
+    if not quick:
+        # Without max-autotune, which takes minutes.
+        return Options(baselines=("eager", "torch.compile", *own), compile_timeout=compile_timeout)
+    return Options(level="quick", baselines=("eager", *own), rounds=12, seconds=4.0)

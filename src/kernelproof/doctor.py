@@ -33,11 +33,31 @@ def examine() -> list[Fact]:
         _package("ninja", "load_inline candidates", "pip install ninja"),
         _package("cuda-core", "kernelproof.cuda kernels", "pip install 'kernelproof[cuda]'"),
         _package("cuda-bindings", "kernelproof.cuda kernels", "pip install 'kernelproof[cuda]'"),
+        _package(
+            "nvidia-cuda-nvdisasm",
+            "instructions in `kernelproof inspect`",
+            "pip install 'kernelproof[cuda]', or have nvdisasm on the PATH",
+        ),
         _package("triton", "Triton candidates", "pip install 'kernelproof[triton]'"),
         *_protections(),
+        _floors(),
         Fact(name="data folder", state="info", value=str(home())),
         Fact(name="problems", state="info", value=", ".join(sorted(known_problems()))),
     ]
+
+
+def _floors() -> Fact:
+    from kernelproof import floors
+
+    found = floors.load(floors.default_device())
+    if found is not None:
+        value = f"of {found.device} measured {found.measured:%Y-%m-%d}"
+        return Fact(name="floors", state="ok", value=f"{value}; `kernelproof floors` shows them")
+    return Fact(
+        name="floors",
+        state="info",
+        value="not measured yet: the first `kernelproof bench` or `kernelproof floors` does it",
+    )
 
 
 def _torch_facts() -> list[Fact]:

@@ -17,6 +17,7 @@ from kernelproof.errors import CandidateCrash
 # every GPU so far (CUDA C++ guide, 5.2.3 and the table of compute capabilities).
 SHARED_WITHOUT_OPT_IN = 48 * 1024
 MOST_THREADS = 1024
+_GRID = (1 << 31, 1 << 16, 1 << 16)
 # The most that any GPU grants a block that opts in, from compute capability 9.0 on (same table).
 SHARED_AT_MOST = 227 * 1024
 _REMEDY = (
@@ -28,11 +29,13 @@ _REMEDY = (
 _refused: list[str] = []
 
 
-def check(name: str, block: tuple[int, ...], shared: int, opt_in: bool) -> None:
+def check(
+    name: str, grid: tuple[int, ...], block: tuple[int, ...], shared: int, opt_in: bool
+) -> None:
     """Refuse what the driver of any GPU would.
 
     Args:
-        block: threads along each axis.
+        grid, block: blocks and threads along each axis.
         shared: dynamic shared memory in bytes; ``opt_in``: whether more than 48 KiB is asked for
             by the attribute.
 
@@ -41,8 +44,10 @@ def check(name: str, block: tuple[int, ...], shared: int, opt_in: bool) -> None:
     """
     threads = math.prod(block)
     words = ""
-    if not 0 < threads <= MOST_THREADS:
-        words = f"a block of {threads:,} threads; it may have 1 to {MOST_THREADS:,}"
+    if any(not 0 < n < most for n, most in zip(grid, _GRID, strict=False)):
+        words = f"a grid of {grid} blocks; it may have 1 to 2^31 - 1, 65,535 and 65,535"
+    elif not 0 < threads <= MOST_THREADS or block[2:] > (64,):
+        words = f"a block of {threads:,} threads; it may have 1 to {MOST_THREADS:,}, 64 along z"
     elif shared > SHARED_AT_MOST:
         words = (
             f"{shared:,} bytes of dynamic shared memory for a block; no GPU grants more than "

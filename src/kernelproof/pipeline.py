@@ -12,12 +12,12 @@ import math
 import random
 import secrets
 import uuid
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kernelproof import candidate as candidates
 from kernelproof import problem as problems
+from kernelproof.candidate import find as find_candidate
 from kernelproof.errors import CandidateError, UsageError
 from kernelproof.subject import CandidateProcess
 from kernelproof.types import (
@@ -35,6 +35,9 @@ from kernelproof.types import (
     Verdict,
     silent,
 )
+
+if TYPE_CHECKING:
+    from kernelproof import timed as timing_of
 
 _Value = TypeVar("_Value", Problem, Candidate)
 
@@ -57,7 +60,10 @@ class Options:
     ``device``: "cpu", "cuda", "cuda:1"; None chooses by the candidate's language and the machine.
     ``seeds``: random inputs for the first case (others get two). ``seed``: replays a run's seeds;
     None draws them secretly. ``cases``: names, all when empty. ``baselines``: names to time beside;
-    None for all. ``sizes`` and ``shrink_to``: see `problem.load`.
+    None for all that are usual. ``vs``: other candidates to time beside; see `rivals.find`, for
+    whose "best" ``store`` is asked. ``rounds``, ``seconds``: at most so many of the timing.
+    ``sizes`` and ``shrink_to``: see `problem.load`; ``case_sizes``: other values for keywords of
+    the case that is timed.
     ``level``: "quick" (one seed, declared cases), "default" (also families and layouts of the first
     case) or "thorough" (those of every case, twice the seeds, other sizes).
     ``build_timeout``, ``call_timeout``, ``compile_timeout``: seconds. ``memory``: bytes that the
@@ -72,6 +78,7 @@ class Options:
     cases: tuple[str, ...] = ()
     max_bytes: int | None = None
     sizes: tuple[tuple[str, int], ...] = ()
+    case_sizes: tuple[tuple[str, int], ...] = ()
     shrink_to: int | None = None
     baselines: tuple[str, ...] | None = None
     build_timeout: float = 600.0
@@ -79,8 +86,10 @@ class Options:
     compile_timeout: float = 120.0
     memory: int | None = None
     large: bool = False
-    rounds: int = 30
-    seconds: float = 20.0
+    rounds: int = 160
+    seconds: float = 10.0
+    vs: tuple[str, ...] = ()
+    store: str | None = None
 
 
 def judge(
@@ -102,18 +111,24 @@ def judge(
         patient = max(options.call_timeout, _LARGE_SECONDS)
         options = dataclasses.replace(options, call_timeout=patient)
     reference = problems.load(problem, dict(options.sizes), options.shrink_to)
+    if options.case_sizes:
+        case = _timed_case(reference, options)
+        reference = reference.with_case(case, dict(options.case_sizes))
     found = candidates.load(find_candidate(reference.problem.path, candidate))
     device = _device(options.device, found)
     master = secrets.randbits(48) if options.seed is None else options.seed
     factor = 2 if options.level == "thorough" else 1
     seeds = _seeds(master, 1 if options.level == "quick" else factor * options.seeds)
-    from kernelproof import screen
+    race = _race(reference, device, seeds[0], options) if timed else None
+    from kernelproof import physics, screen
     from kernelproof.check.evidence import silent_worker
 
     # Before anything of it runs: a candidate may change its own files.
     remarks = tuple(f"source: {note}" for note in screen.notes(found))
 
     with CandidateProcess(found, device, options, _hidden(reference, found)) as subject:
+        if timed and not subject.emulated:
+            physics.prepare(device, progress)
         verdict = _check(reference, subject, seeds, device, options, progress)
         verdict = subject.audited(verdict)
         timing = None
@@ -122,11 +137,9 @@ def judge(
         verdict = _second_device(reference, subject, verdict, seeds, options)
         verdict, library = _evidence(reference, subject, verdict, seeds, options)
         # An emulated kernel has no time worth telling.
-        if timed and verdict.status == "pass" and verdict.evidence != "emulated":
+        if race is not None and verdict.status == "pass" and verdict.evidence != "emulated":
             try:
-                verdict, timing = _time(
-                    reference, subject, verdict, master, seeds, device, options, progress
-                )
+                verdict, timing = _time(race, subject, verdict, master, progress)
             except CandidateError as error:
                 verdict = silent_worker(verdict, error)
             # What was replaced only once the check was over.
@@ -174,15 +187,6 @@ def _portable(value: _Value, *fields: str) -> _Value:
     return value.model_copy(update=update)
 
 
-def find_candidate(problem_path: str, where: str | Path) -> Path:
-    """A path, or for a shipped operator the name of one of its kernels, such as ``cuda``."""
-    path = Path(where)
-    beside = Path(problem_path).parent / f"{where}.py"
-    if not path.exists() and Path(problem_path).name == "problem.py" and beside.is_file():
-        return beside
-    return path
-
-
 def _device(asked: str | None, candidate: Candidate) -> str:
     import torch
 
@@ -194,6 +198,11 @@ def _device(asked: str | None, candidate: Candidate) -> str:
         raise UsageError(f"no device {asked!r}; there are cpu, cuda and cuda:<index>")
     if kind == "cuda" and not torch.cuda.is_available():
         raise UsageError(f"device {asked!r}: torch sees no CUDA GPU here; see `kernelproof doctor`")
+    if ":" in asked:
+        count, index = torch.cuda.device_count(), asked.split(":")[1]
+        if not index.isdigit() or int(index) >= count:
+            raise UsageError(f"no device {asked!r}; there are cuda:0 to cuda:{count - 1}")
+        torch.cuda.set_device(asked)
     return asked
 
 
@@ -272,7 +281,8 @@ def _second_device(
     other = "cuda:0" if here.endswith(":1") else "cuda:1"
     case = _timed_case(reference, options).name
     plan = Plan(seeds=seeds[:1], device=other, evidence="device", cases=(case,))
-    with subject.another(other) as elsewhere:
+    # The reference has the device to itself: that the current one is another is for the candidate.
+    with subject.another(other) as elsewhere, torch.cuda.device(other):
         found = check(reference, elsewhere, plan)
     name, text = "second device", ""
     if found.status != "pass":
@@ -318,16 +328,29 @@ def _evidence(
     return evidence.with_checks(verdict, checks), use
 
 
+def _race(
+    reference: problems.Reference, device: str, seed: int, options: Options
+) -> timing_of.Race:
+    """What is timed beside what: found before the check, since a name may be wrong."""
+    from kernelproof import baselines, rivals, timed
+
+    case = _timed_case(reference, options)
+    others = [
+        dataclasses.replace(rival, hides=_hidden(reference, rival.candidate))
+        for rival in rivals.find(options.vs, reference, case, device, options.store)
+    ]
+    beside = baselines.chosen(reference, case, device, options.baselines)
+    return timed.Race(reference, case, device, seed, beside, others, options)
+
+
 def _time(
-    reference: problems.Reference, subject: CandidateProcess, verdict: Verdict, master: int,
-    seeds: tuple[int, ...], device: str, options: Options, progress: Progress,
+    race: timing_of.Race, subject: CandidateProcess, verdict: Verdict, master: int,
+    progress: Progress,
 ) -> tuple[Verdict, Timing | None]:  # fmt: skip
     """Time the first of the chosen cases."""
     from kernelproof import timed
 
-    case = _timed_case(reference, options)
-    race = timed.Race(reference, case, device, seeds[0], _baselines(reference, options), options)
-    payload = _payload(reference, case, seeds[0])
+    payload = _payload(race.reference, race.case, race.seed)
     return timed.time(race, subject, payload, verdict, master, progress)
 
 
@@ -353,15 +376,3 @@ def _largest_case(reference: problems.Reference, options: Options) -> Case:
 def _timed_case(reference: problems.Reference, options: Options) -> Case:
     chosen = options.cases or (reference.problem.cases[0].name,)
     return next(case for case in reference.problem.cases if case.name == chosen[0])
-
-
-def _baselines(reference: problems.Reference, options: Options) -> Sequence[str]:
-    known = ["eager", "torch.compile", *reference.problem.baselines]
-    if options.baselines is None:
-        return known
-    unknown = set(options.baselines) - set(known)
-    if unknown:
-        raise UsageError(
-            f"{reference.problem.name} has no baseline {sorted(unknown)}; it has {', '.join(known)}"
-        )
-    return options.baselines

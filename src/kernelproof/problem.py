@@ -103,6 +103,12 @@ class Reference:
             found.append((trial, Reference(problem, _import(path, sizes | trial))))
         return found
 
+    def with_case(self, case: Case, sizes: Mapping[str, Any]) -> Reference:
+        """This problem with other ``sizes`` in one of its cases, which keeps its name."""
+        changed = case.model_copy(update={"sizes": {**case.sizes, **sizes}})
+        cases = tuple(changed if one.name == case.name else one for one in self.problem.cases)
+        return Reference(self.problem.model_copy(update={"cases": cases}), self.module)
+
     def large(self) -> list[tuple[Case, dict[str, Size], Reference]]:
         """Cases with a tensor of more than 2^31 elements, with what is changed for them: those in
         ``LARGE``, or for a problem without declared cases one by a larger size constant."""

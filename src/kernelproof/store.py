@@ -71,6 +71,12 @@ class Store:
         with Session(self._engine) as session:
             return [Record.model_validate_json(row.body) for row in session.scalars(query)]
 
+    def passing(self, problem: str) -> list[Record]:
+        """All records of candidates of ``problem`` that passed."""
+        query = select(_Row).where(_Row.problem == problem, _Row.status == "pass")
+        with Session(self._engine) as session:
+            return [Record.model_validate_json(row.body) for row in session.scalars(query)]
+
     def get(self, record_id: str) -> Record:
         """The record whose id begins with ``record_id``. Raises UsageError if it is not one."""
         query = select(_Row).where(_Row.id.startswith(record_id)).limit(2)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernelproof.errors import CandidateCrash, UnsupportedError
 from kernelproof.timing import Drawn, Fresh, Picks
-from kernelproof.types import Build, Candidate, Verdict
+from kernelproof.types import Build, Candidate, Clock, Verdict
 from kernelproof.worker import Worker, landlock
 from kernelproof.worker.limits import confine
 from kernelproof.worker.probe import without_for_cuda
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 
 # Languages whose launches can be interpreted without a GPU.
-_EMULATED = ("cuda-nvrtc", "triton")
+_EMULATED = ("cuda-nvrtc", "cuda-inline", "cuda-stable", "triton")
+# The clocks that a contestant can have; those of single calls on a GPU have inputs of their own.
+CLOCKS: tuple[Clock, ...] = ("host", "device", "cold", "single", "warm")
+_PART = {"cold": 1, "single": 2}
 # What a worker tells, and of which type: it can send anything.
 _FACTS = {
     "output": object, "mutated": list, "overrun": list, "views_input": list, "reused": list,
@@ -33,6 +36,8 @@ _LOADED = {"import_seconds": float, "construct_seconds": float, "weights": str}
 _TRACED = {"tripwires": dict, "profile": (dict, type(None))}
 _TRIPWIRES = {"patched": list, "seen": list, "opened": list, "threads": int}
 _PROFILE = {"seconds": float, "library": float, "names": list}
+_CAPTURED = {"modules": list, "stopped": str}
+_KERNEL = {"name": str, "seconds": float, "count": int, "grid": list, "block": list, "shared": int}
 _PREPARED = {"first": float, "host": float, "graph": int, "problem": str}
 _SAMPLED = {"readings": list, "kept": int}
 
@@ -67,6 +72,7 @@ class CandidateProcess:
         self.worker = Worker(candidate.name, limits)
         self.weights = ""
         self.build_seconds = 0.0
+        self.import_seconds = 0.0
         self.built = False
 
     def __enter__(self) -> CandidateProcess:
@@ -91,7 +97,8 @@ class CandidateProcess:
         )
         _form("load", answer, _LOADED)
         if not self.built:
-            self.build_seconds = answer["import_seconds"] + answer["construct_seconds"]
+            self.import_seconds = answer["import_seconds"]
+            self.build_seconds = self.import_seconds + answer["construct_seconds"]
             self.weights = answer["weights"]
             self.built = True
         return str(answer["weights"])
@@ -141,6 +148,26 @@ class CandidateProcess:
         _form("traced", answer["tripwires"], _TRIPWIRES)
         if answer["profile"] is not None:
             _form("traced", answer["profile"], _PROFILE)
+        return answer
+
+    def captured(self, gpu: str, multiprocessors: int, payload: Any) -> dict[str, Any]:
+        """The kernels of the candidate compiled for ``gpu``, and its launches in one call;
+        ``payload`` as of `inspect.capture`."""
+        answer: dict[str, Any] = self._ask(
+            "capture", timeout=self.options.build_timeout, payload=payload, gpu=gpu,
+            multiprocessors=multiprocessors, path=self.candidate.path, kind="candidate",
+            attr="ModelNew", device="cpu", language=self.candidate.language, threads=threads(),
+        )  # fmt: skip
+        _form("capture", answer, _CAPTURED)
+        return answer
+
+    def kernel_times(self, inputs: list[Any]) -> list[dict[str, Any]]:
+        """The kernels of one call of the constructed candidate on the GPU; see `worker.kernels`."""
+        answer = self._ask("kernels", timeout=self.options.call_timeout, payload=inputs)
+        if not isinstance(answer, list):
+            raise _nonsense("kernels", answer)
+        for one in answer:
+            _form("kernels", one, _KERNEL)
         return answer
 
     def audited(self, verdict: Verdict) -> Verdict:
@@ -193,11 +220,12 @@ class Timed:
         picks: where outputs of timed calls go, to be checked; None for a contestant whose outputs
             nobody asks about.
         only: what of a set of inputs it takes.
+        built: seconds that import (with what it compiles) and construction took.
     """
 
     def __init__(
         self, worker: Worker, fresh: Fresh, timeout: float, picks: Picks | None = None,
-        only: Callable[[list[Any]], list[Any]] = list,
+        only: Callable[[list[Any]], list[Any]] = list, built: tuple[float, float] = (0.0, 0.0),
     ) -> None:  # fmt: skip
         self.worker = worker
         self.fresh = fresh
@@ -205,22 +233,25 @@ class Timed:
         self.timeout = timeout
         self.picks = picks
         self.only = only
+        self.built = built
         self.nonsense = ""
         self.sent: list[Drawn] = []
         # By clock and round: seconds of a request, by the clock of this process, per call and
         # beyond what the worker reports.
-        self.outside: dict[str, dict[int, float]] = {"host": {}, "device": {}}
+        self.outside: dict[Clock, dict[int, float]] = {clock: {} for clock in CLOCKS}
+        self.woken = -1
 
     def prepare(self) -> dict[str, Any]:
         sets = self.fresh.sets(0, self.fresh.most)
         answer: dict[str, Any] = self._ask("prepare", payload=self._payload(sets), graph=True)
         _form("prepare", answer, _PREPARED)
         self.graph_calls = int(answer["graph"])
-        return answer
+        return {**answer, "build": self.built[0], "construction": self.built[1]}
 
-    def sample(self, clock: str, calls: int, number: int) -> list[float]:
+    def sample(self, clock: Clock, calls: int, number: int) -> list[float]:
         # A graph goes round all sets; calls that are readings need one each.
-        sets = self.fresh.sets(number, self.fresh.most if self.fresh.cuda else calls)
+        wanted = self.fresh.most if self.fresh.cuda else 1 if clock == "warm" else calls
+        sets = self.fresh.sets(number, wanted, _PART.get(clock, 0))
         return self._sampled(clock, calls, number, sets)
 
     def again(self, calls: int, new: bool) -> list[float]:
@@ -235,13 +266,15 @@ class Timed:
         self._ask("call", payload=payload, poison=False, repeats=1)
 
     def _sampled(
-        self, clock: str, calls: int, number: int, sets: list[Drawn], renew: bool = True
+        self, clock: Clock, calls: int, number: int, sets: list[Drawn], renew: bool = True
     ) -> list[float]:
         # Contents that the worker has already are not sent again: not for a second clock, and not
         # where they are too large to be renewed in every round.
         same = [s.seed for s in sets] == [s.seed for s in self.sent]
         payload = self._payload(sets) if renew and not same else None
-        self._ask("warm")
+        if number != self.woken or number < 0:
+            self._ask("warm")
+            self.woken = number
         started = time.perf_counter()
         answer = self._ask("sample", payload=payload, clock=clock, calls=calls)
         taken = time.perf_counter() - started
@@ -250,15 +283,15 @@ class Timed:
         if not readings or not all(isinstance(r, float) and 0 < r < math.inf for r in readings):
             self.nonsense = f"the worker reported {readings!r:.80} as times per call"
             raise CandidateCrash(self.nonsense)
+        # A loop on a GPU is one reading of many calls.
+        made = calls if clock in ("host", "device") and self.fresh.cuda else len(readings)
         if self.picks is not None and number >= 0:
-            made = calls if self.fresh.cuda else min(calls, len(sets))
-            made = self.graph_calls if clock == "device" else made
-            self.picks.take(clock, made, number, sets, min(kept, made), self._collector(clock))
-        made = calls if self.fresh.cuda else len(readings)
+            last = self.graph_calls if clock == "device" else made
+            self.picks.take(clock, last, number, sets, min(kept, last), self._collector(clock))
         self.outside[clock][number] = taken / made - sum(readings) / len(readings)
         return list(readings)
 
-    def _collector(self, clock: str) -> Callable[[int], Any]:
+    def _collector(self, clock: Clock) -> Callable[[int], Any]:
         def collect(chosen: int) -> Any:
             answer = self._ask("collect", clock=clock, numbers=[chosen])
             if not isinstance(answer, list) or len(answer) != 1:
@@ -282,17 +315,20 @@ class TimedModule(Timed):
     def __init__(
         self, name: str, path: str, attr: str, device: str, payload: Any, fresh: Fresh,
         options: Options, wrap: str | None = None, only: Callable[[list[Any]], list[Any]] = list,
+        tf32: bool | None = None,
     ) -> None:  # fmt: skip
-        timeout = options.compile_timeout if wrap == "compile" else options.call_timeout
+        compiled = wrap is not None and wrap.startswith("compile")
+        timeout = options.compile_timeout if compiled else options.call_timeout
         super().__init__(Worker(name), fresh, timeout, only=only)
         self.load = {
             "path": path, "kind": "baseline", "attr": attr, "device": device, "wrap": wrap,
-            "language": "pytorch", "threads": threads(),
+            "language": "pytorch", "threads": threads(), "tf32": tf32,
         }  # fmt: skip
         self.payload = payload
 
     def prepare(self) -> dict[str, Any]:
-        self._ask("load", payload=self.payload, **self.load)
+        loaded = self._ask("load", payload=self.payload, **self.load)
+        self.built = loaded["import_seconds"], loaded["construct_seconds"]
         return super().prepare()
 
 

@@ -6,9 +6,12 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kernelproof import physics
+from kernelproof.baselines import EAGER, Baseline
 from kernelproof.errors import CandidateError
 from kernelproof.resize import tensor_bytes
-from kernelproof.subject import CandidateProcess, Timed, TimedModule, threads
+from kernelproof.rivals import Rival, TimedRival, mismatch
+from kernelproof.subject import CLOCKS, CandidateProcess, Timed, TimedModule, threads
 from kernelproof.timing import Budget, Entrant, Fresh, Picks, clocks, measure
 from kernelproof.types import Call, Case, Check, Progress, Status, Timing, Verdict
 from kernelproof.worker import Worker
@@ -32,13 +35,15 @@ _PAIRS = 11
 
 @dataclasses.dataclass(frozen=True)
 class Race:
-    """What is timed: one case of a problem, on one device, with the weights of one seed."""
+    """What is timed: one case of a problem, on one device, with the weights of one seed; and what
+    it is timed beside."""
 
     reference: Reference
     case: Case
     device: str
     seed: int
-    baselines: Sequence[str]
+    baselines: Sequence[Baseline]
+    rivals: Sequence[Rival]
     options: Options
 
     @property
@@ -64,14 +69,16 @@ def time(
     subject.construct(*payload)
     fresh = Fresh(lambda seed: _inputs(race, seed), tensor_bytes, secret, race.cuda)
     picks = Picks(tensor_bytes)
-    mine = Timed(subject.worker, fresh, race.options.call_timeout, picks)
+    built = subject.import_seconds, subject.build_seconds - subject.import_seconds
+    mine = Timed(subject.worker, fresh, race.options.call_timeout, picks, built=built)
     workers: list[Worker] = []
     try:
         others = _baselines(race, fresh, payload, workers)
+        rivals = _rivals(race, fresh, payload, workers)
         floor = _floor(race, fresh, workers)
         timing = measure(
             Entrant(subject.candidate.name, mine),
-            [Entrant(name, one) for name, one in others.items()],
+            [Entrant(name, one) for name, one in {**others, **rivals}.items()],
             floor,
             case=race.case.name,
             device=race.device,
@@ -82,6 +89,7 @@ def time(
             seed=race.seed,
             progress=progress,
         )
+        timing = physics.attached(timing, race, fresh.most)
         progress("check what was timed", 0, 1)
 
         def untimed(inputs: list[Any], seed: int) -> Any:
@@ -89,7 +97,10 @@ def time(
                 again.construct(*payload)
                 return again.call(inputs, seed, False, _UNTIMED_CALLS)
 
-        return _settled(race, verdict, timing, mine, others.get("eager"), untimed)
+        timing = timing.model_copy(
+            update={"notes": (*timing.notes, *_mismatches(race, verdict, rivals))}
+        )
+        return _settled(race, verdict, timing, mine, others.get(EAGER), untimed)
     finally:
         for worker in workers:
             worker.close()
@@ -120,13 +131,14 @@ def _settled(
     bad = [check for check in checks if check.outcome == "fail"]
     if bad:
         return failed(verdict, "cheat", [*bad, *(c for c in checks if c not in bad)], None), None
+    timing = clocks.without_warm(timing, checks)
     return verdict.model_copy(update={"checks": (*verdict.checks, *checks)}), timing
 
 
 def _clock_checks(race: Race, timing: Timing, mine: Timed, eager: Timed | None) -> list[Check]:
     checks: list[Check | None] = []
     if eager is not None:
-        for clock in ("host", "device"):
+        for clock in CLOCKS:
             outside = mine.outside[clock], eager.outside[clock]
             checks.append(clocks.of_parent(clock, timing.candidate, *outside))
     most = min(_BATCH_CALLS, mine.fresh.most)
@@ -159,15 +171,41 @@ def _baselines(
     race: Race, fresh: Fresh, payload: Any, workers: list[Worker]
 ) -> dict[str, TimedModule]:
     found = {}
-    for name in race.baselines:
-        attr = "Model" if name in ("eager", "torch.compile") else f"BASELINES:{name}"
-        wrap = "compile" if name == "torch.compile" else None
-        path = race.reference.problem.path
-        found[name] = TimedModule(
-            name, path, attr, race.device, payload, fresh, race.options, wrap=wrap
-        )
-        workers.append(found[name].worker)
+    path = race.reference.problem.path
+    for one in race.baselines:
+        found[one.name] = TimedModule(
+            one.name, path, one.attr, race.device, payload, fresh, race.options, wrap=one.wrap,
+            tf32=one.tf32,
+        )  # fmt: skip
+        workers.append(found[one.name].worker)
     return found
+
+
+def _rivals(race: Race, fresh: Fresh, payload: Any, workers: list[Worker]) -> dict[str, TimedRival]:
+    found = {}
+    for one in race.rivals:
+        process = CandidateProcess(one.candidate, race.device, race.options, one.hides)
+        workers.append(process.worker)
+        picks = Picks(tensor_bytes)
+        found[one.name] = TimedRival(process, fresh, race.options.call_timeout, picks, payload)
+    return found
+
+
+def _mismatches(race: Race, verdict: Verdict, rivals: dict[str, TimedRival]) -> list[str]:
+    """Notes on rivals that do not compute the same: they are not judged, but one should know."""
+    from kernelproof.check import Plan
+    from kernelproof.check.timed import judge
+
+    plan = Plan(seeds=(race.seed,), device=race.device, evidence=verdict.evidence)
+
+    def judged(timed: Any, untimed: Any) -> Any:
+        def calls(inputs: list[Any], seed: int) -> Any:
+            return untimed(inputs, seed, _UNTIMED_CALLS)
+
+        return judge(race.reference, plan, race.case, timed, calls)
+
+    found = [mismatch(name, one, judged) for name, one in rivals.items() if one.worker.alive]
+    return [note for note in found if note]
 
 
 def _floor(race: Race, fresh: Fresh, workers: list[Worker]) -> Entrant:

@@ -1,6 +1,6 @@
 """The values that stages hand to each other, in the order in which they arise.
 
-    Problem -> Candidate -> Build -> Verdict -> Timing -> Environment -> Record
+    Problem -> Candidate -> Build -> Verdict -> Timing -> Inspection -> Environment -> Record
 
 All are frozen pydantic models made of plain data, so that each can be stored, sent to another
 process and compared. Times are in seconds, sizes in bytes. No module but this one and `errors` is
@@ -22,6 +22,8 @@ Evidence = Literal["device", "emulated", "interpreted", "compiled", "cpu", "none
 # How much is checked beyond the declared cases; see docs/verdict.md.
 Level = Literal["quick", "default", "thorough"]
 Comparison = Literal["FASTER", "SAME", "SLOWER", "UNCLEAR"]
+# What a time per call is of; see docs/timing.md.
+Clock = Literal["device", "host", "cold", "single", "warm"]
 
 
 # A stage reports (what it does, steps done, steps in all); whoever called decides what to show.
@@ -242,12 +244,19 @@ class Series(Frozen):
 
 class Contestant(Frozen):
     """One thing that was timed. ``device`` is the device time inside a CUDA graph, or on a CPU the
-    same as ``host``; ``host`` the time per call as Python sees it. ``problem`` says why there is
-    no time where there is none."""
+    same as ``host``; ``host`` the time per call as Python sees it. On a GPU ``cold`` is the device
+    time of a call after L2 was flushed, ``single`` that of a call by itself, launch included; on a
+    CPU ``warm`` is the time of a repeated call. ``build``, ``construction`` and ``first_call`` are
+    seconds, once each. ``problem`` says why there is no time where there is none."""
 
     name: str
     host: Series | None = None
     device: Series | None = None
+    cold: Series | None = None
+    single: Series | None = None
+    warm: Series | None = None
+    build: float | None = None
+    construction: float | None = None
     first_call: float | None = None
     problem: str = ""
 
@@ -256,15 +265,124 @@ class Ratio(Frozen):
     """Baseline time over candidate time (above 1: the candidate is faster), 95 % interval."""
 
     baseline: str
-    clock: Literal["device", "host"]
+    clock: Clock
     ratio: float
     low: float
     high: float
     answer: Comparison
 
 
+class Work(Frozen):
+    """What a reference computes and must move on one case; docs/floors.md has the conventions.
+
+    ``matrix``, ``vector``: FLOPs of matrix products and of everything else, by the dtype of their
+    operands ("fp32", "bf16"). ``read``, ``written``: bytes of inputs, weights and outputs, each
+    touched once. ``narrow``: dtypes of inputs below fp32, in which products may be made.
+    ``unknown``: operators without a formula, whose FLOPs are in none of the figures.
+    ``declared``: which figures are the problem's own, "flops" or "bytes".
+    """
+
+    matrix: dict[str, float]
+    vector: dict[str, float]
+    read: float
+    written: float
+    narrow: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    declared: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def flops(self) -> float:
+        return sum(self.matrix.values()) + sum(self.vector.values())
+
+    @property
+    def bytes(self) -> float:
+        return self.read + self.written
+
+
+class Bandwidth(Frozen):
+    """Streaming rates in bytes/s over a working set of ``size`` bytes; None: not measured.
+    ``copied`` counts what is read and what is written."""
+
+    size: int
+    read: float | None
+    write: float | None
+    copied: float | None
+
+    @property
+    def best(self) -> float:
+        return max(rate for rate in (self.read, self.write, self.copied) if rate is not None)
+
+
+class Floors(Frozen):
+    """Limits of one device, as measured on it. ``call``: seconds of an empty launch or call.
+    ``matrix``, ``vector``: FLOP/s by dtype, of matrix products and of multiply-adds.
+    ``cache``: bytes of its last cache. ``notes``: what could not be measured, and why."""
+
+    device: str
+    software: str
+    threads: int
+    measured: datetime.datetime
+    seconds: float
+    call: float
+    cache: int
+    bandwidth: tuple[Bandwidth, ...]
+    matrix: dict[str, float]
+    vector: dict[str, float]
+    notes: tuple[str, ...] = ()
+
+
+class Bound(Frozen):
+    """One reason why a call takes at least ``seconds``: ``amount`` (bytes, FLOPs or 1 call) at
+    ``rate`` a second."""
+
+    kind: Literal["call", "memory", "matrix", "vector"]
+    name: str
+    seconds: float
+    amount: float
+    rate: float
+
+
+class Limit(Frozen):
+    """The physics floor of one case on one device: its ``bounds``, largest first, the ``share`` of
+    the largest in the candidate's time (1: no faster call is possible), and, where the time lies
+    below a bound by more than error allows, what is ``suspicious`` about it."""
+
+    bounds: tuple[Bound, ...]
+    share: float
+    suspicious: str = ""
+
+    @property
+    def seconds(self) -> float:
+        return self.bounds[0].seconds
+
+
+class GpuState(Frozen):
+    """A GPU right after round ``number``: clocks in MHz, degrees Celsius, watts; None where the
+    driver does not tell. ``throttled``: why it held its clocks back during the round."""
+
+    number: int
+    sm_clock: int | None = None
+    memory_clock: int | None = None
+    temperature: int | None = None
+    power: float | None = None
+    throttled: tuple[str, ...] = ()
+
+
+class Conditions(Frozen):
+    """Under what the times were taken: threads, processors that may be used, load average (one
+    minute) before and the highest during the rounds, and the GPU between rounds."""
+
+    threads: int
+    processors: tuple[int, ...] = ()
+    load_before: float | None = None
+    load_during: float | None = None
+    gpu: tuple[GpuState, ...] = ()
+
+
 class Timing(Frozen):
-    """Times of the candidate and its baselines on one case, measured in one interleaved run."""
+    """Times of the candidate and its baselines on one case, measured in one interleaved run.
+    ``throttled``: rounds that are left out of the ratios."""
 
     case: str
     device: str
@@ -276,6 +394,100 @@ class Timing(Frozen):
     flops: float | None = None
     bytes: float | None = None
     seconds: float = 0.0
+    notes: tuple[str, ...] = ()
+    work: Work | None = None
+    floors: Floors | None = None
+    limit: Limit | None = None
+    conditions: Conditions | None = None
+    throttled: tuple[int, ...] = ()
+
+
+class Launch(Frozen):
+    """How a kernel was launched, ``count`` times alike. ``grid`` in blocks, ``block`` in threads,
+    ``shared`` bytes of dynamic shared memory; ``dtypes`` of the tensors it was given. ``opted_in``:
+    whether the launch asks for more than 48 KiB where it needs it; None where that is not known."""
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared: int = 0
+    cluster: tuple[int, int, int] | None = None
+    count: int = 1
+    dtypes: tuple[str, ...] = ()
+    opted_in: bool | None = None
+
+
+class InstructionMix(Frozen):
+    """Instructions of a kernel by class, as written and ``in_loops`` only; see docs/inspect.md."""
+
+    total: int
+    counts: dict[str, int]
+    loops: int
+    in_loops: dict[str, int]
+
+
+class KernelFacts(Frozen):
+    """One kernel: its resources, and with a launch its occupancy on the GPU of the inspection.
+
+    Bytes throughout. ``spill_stores``, ``spill_loads``: None where the cubin does not tell (see
+    ``spills_from``; likewise ``instructions_from``). ``local_accesses``: instructions on local
+    memory that are not spills. ``max_threads``: of a block, as declared. ``occupancy``: resident
+    warps over the most that a multiprocessor holds, at ``threads`` per block (of the launch, else
+    ``max_threads``); ``limits``: blocks per multiprocessor that each resource allows.
+    ``seconds``: device time of the launches of one call, where a profiler has run; ``counters``: of
+    one launch, by the name that NVIDIA's profiler gives them, in its base units.
+    """
+
+    name: str
+    symbol: str
+    registers: int
+    spill_stores: int | None
+    spill_loads: int | None
+    shared_bytes: int
+    stack_bytes: int
+    occupancy: float | None = None
+    limiter: str = ""
+    limits: dict[str, int] = {}
+    threads: int | None = None
+    blocks_per_multiprocessor: int | None = None
+    warps_per_multiprocessor: int | None = None
+    spills_from: str = ""
+    instructions_from: str = ""
+    local_accesses: int | None = None
+    constant_bytes: int = 0
+    barriers: int = 0
+    max_threads: int | None = None
+    code_bytes: int = 0
+    compiler: str = ""
+    launch: Launch | None = None
+    instructions: InstructionMix | None = None
+    seconds: float | None = None
+    counters: dict[str, float] = {}
+    sentences: tuple[str, ...] = ()
+
+
+class Finding(Frozen):
+    """What a tool said: of ``tool`` (such as "memcheck"), ``kind`` of error, how often, where."""
+
+    tool: str
+    kind: str
+    count: int
+    kernel: str = ""
+    where: str = ""
+    message: str = ""
+
+
+class Inspection(Frozen):
+    """What holds the kernels of a candidate back on ``gpu``. ``tools``: those of NVIDIA that ran,
+    with their outcome. ``sentences``: about the call."""
+
+    gpu: str
+    arch: str
+    multiprocessors: int
+    kernels: tuple[KernelFacts, ...]
+    case: str = ""
+    sentences: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    tools: dict[str, str] = {}
     notes: tuple[str, ...] = ()
 
 
@@ -300,12 +512,22 @@ class Environment(Frozen):
     versions: dict[str, str] = {}
 
 
+class SweepPoint(Frozen):
+    """Which run of a sweep over sizes a record is: ``name`` has ``value`` in it; ``id`` is that of
+    the sweep."""
+
+    id: str
+    name: str
+    value: int
+
+
 class Record(Frozen):
     """One judgement, complete. Cannot hold a timing without a passing verdict.
 
     ``seed`` is what `--seed` takes to draw ``seeds``, those of the inputs, again. ``reproducer``:
     for a candidate that failed, the text of a script in plain PyTorch that shows it.
-    ``uses_library_kernels``: of a candidate that passed, where its time is spent.
+    ``uses_library_kernels``: of a candidate that passed, where its time is spent. ``sweep``: of a
+    record that is one of a series over sizes, which.
     """
 
     id: str
@@ -315,11 +537,13 @@ class Record(Frozen):
     build: Build
     verdict: Verdict
     timing: Timing | None = None
+    inspection: Inspection | None = None
     environment: Environment
     seed: int = 0
     seeds: tuple[int, ...] = ()
     reproducer: str = ""
     uses_library_kernels: LibraryUse | None = None
+    sweep: SweepPoint | None = None
 
     @model_validator(mode="after")
     def _no_time_without_proof(self) -> Record:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kernelproof.timing import clocks
 from kernelproof.timing.stats import series
-from kernelproof.types import Contestant, Timing
+from kernelproof.types import Contestant, Ratio, Timing
 
 
 def timed(samples: list[float], calls: int, name: str = "mine") -> Contestant:
@@ -56,6 +56,33 @@ def test_results_kept_by_value_are_found() -> None:
     assert clocks.repeated([5e-3] * 4, [1e-6] * 4, cuda=True).outcome == "fail"
     assert clocks.repeated([5e-3] * 4, [1e-6] * 4, cuda=False).outcome == "note"
     assert clocks.repeated([1e-4] * 4, [8e-5] * 4, cuda=True).outcome == "pass"
+
+
+def test_what_python_does_in_a_call_is_no_hidden_work_of_the_device() -> None:
+    # A cold call of 10 us, of which Python takes 1 ms to launch; the host's clock tells of it.
+    mine = timed([1e-3] * 20, 2).model_copy(update={"cold": series([1e-5] * 20, range(20))})
+    honest = clocks.of_parent("cold", mine, outside(1.2e-3), outside(3e-4))
+    hidden = clocks.of_parent("cold", mine, outside(9e-3), outside(3e-4))
+    assert honest and honest.outcome == "pass"
+    assert hidden and hidden.outcome == "fail" and "(cold)" in hidden.name
+
+
+def test_a_cache_by_value_gets_no_time_of_repeated_calls() -> None:
+    check = clocks.repeated([5e-3] * 4, [1e-6] * 4, cuda=False)
+    both = [Ratio(baseline="eager", clock=clock, ratio=9.0, low=9.0, high=9.0, answer="FASTER")
+            for clock in ("host", "warm")]  # fmt: skip
+    full = timing(1e-3, 2e-3).model_copy(update={"ratios": tuple(both)})
+    warm = full.candidate.model_copy(update={"warm": series([1e-6], [0])})
+    full = full.model_copy(update={"candidate": warm})
+    less = clocks.without_warm(full, [check])
+    assert less.candidate.warm is None and [r.clock for r in less.ratios] == ["host"]
+    assert "no time of repeated calls" in less.notes[0]
+    doubted = clocks.of_parent("warm", timed([1e-3] * 20, 2).model_copy(
+        update={"warm": series([1e-5] * 20, range(20))}), outside(9e-3), outside(2e-3))  # fmt: skip
+    assert doubted and doubted.outcome == "note"
+    assert clocks.without_warm(full, [doubted]).candidate.warm is None
+    passed = clocks.repeated([1e-4] * 4, [9e-5] * 4, cuda=False)
+    assert clocks.without_warm(full, [passed]) is full
 
 
 def timing(mine: float, eager: float) -> Timing:

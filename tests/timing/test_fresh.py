@@ -31,6 +31,19 @@ def test_on_a_gpu_large_inputs_are_renewed_seldom() -> None:
     assert len(set(seeds)) == 3
 
 
+def test_on_a_gpu_each_clock_of_single_calls_has_contents_of_its_own() -> None:
+    source = fresh(1000, cuda=True)
+    parts = [{s.seed for s in source.sets(3, 8, part)} for part in range(3)]
+    assert all(len(part) == source.most for part in parts) and source.most >= 2
+    assert len(set.union(*parts)) == 3 * source.most
+    # The same for the next contestant; others in the next round.
+    assert {s.seed for s in source.sets(3, 8, 2)} == parts[2]
+    assert not {s.seed for s in source.sets(4, 8, 2)} & set.union(*parts)
+    # Where they are large, all share those that are sent seldom.
+    large = fresh(1 << 24, cuda=True)
+    assert [s.seed for s in large.sets(0, 2, 0)] == [s.seed for s in large.sets(0, 2, 2)]
+
+
 def taken(calls: int, kept: int, sets: int) -> set[tuple[int, bool]]:
     """(seed of the inputs, whether others ran before) of every output that can be picked."""
     found = set()

@@ -5,9 +5,13 @@ from __future__ import annotations
 import pickle
 import threading
 import time
+from typing import NamedTuple
 
+import pytest
 import torch
 
+from kernelproof.worker import sampling
+from kernelproof.worker.inputs import mapped
 from kernelproof.worker.sampling import Sampler
 
 
@@ -75,3 +79,104 @@ def test_the_clock_is_that_of_the_import(monkeypatch) -> None:
     monkeypatch.setattr(time, "perf_counter_ns", lambda: 0)
     (reading,) = one.sample("host", 1, sets(2))["readings"]
     assert reading > 0.009
+
+
+class Pair(NamedTuple):
+    first: torch.Tensor
+    second: torch.Tensor
+
+
+def test_named_tuples_keep_their_type() -> None:
+    one = sampler(lambda x, n: Pair(x * n, x), 1)
+    assert one.sample("host", 1, sets(4))["kept"] == 1
+    (output,) = one.collect("host", [0])
+    assert type(output) is Pair and float(output.first[0, 0]) == 8
+    assert mapped(torch.max(torch.ones(2, 3), 0), torch.clone).values.tolist() == [1, 1, 1]
+
+
+def test_a_warm_call_repeats_one_on_new_contents() -> None:
+    seen = []
+
+    def module(x, n):
+        seen.append((x.data_ptr(), float(x[0, 0])))
+        return x * n
+
+    one = sampler(module, 1, 2)
+    answer = one.sample("warm", 3, sets(7))
+    assert len(answer["readings"]) == answer["kept"] == 3
+    assert len(set(seen)) == 1 and seen[0][1] == 7 and len(seen) == 4
+    assert [float(o[0, 0]) for o in one.collect("warm", [0, 2])] == [14, 14]
+    assert all(0 < reading < 1 for reading in answer["readings"])
+
+
+def test_a_busy_machine_ends_a_sample_early(monkeypatch) -> None:
+    monkeypatch.setattr(sampling, "_SAMPLE_SECONDS", 0.03)
+    one = sampler(lambda x, n: time.sleep(0.02) or x * n, *range(1, 9))
+    answer = one.sample("host", 8, sets(*range(11, 19)))
+    assert 3 <= len(answer["readings"]) == answer["kept"] < 8
+    # The outputs are those of the first sets.
+    assert float(one.collect("host", [0])[0][0, 0]) == 22
+    assert 3 <= len(one.sample("warm", 8, sets(5))["readings"]) < 8
+
+
+class Log(list):
+    """What happens on a GPU that is not there, in order."""
+
+
+class FakeEvent:
+    log = Log()
+
+    def __init__(self, enable_timing: bool) -> None:
+        self.at = -1
+
+    def record(self) -> None:
+        self.at = len(self.log)
+        self.log.append("event")
+
+    def elapsed_time(self, end: FakeEvent) -> float:
+        return float(end.at - self.at)
+
+
+@pytest.fixture
+def gpu(monkeypatch) -> Log:
+    log = Log()
+    monkeypatch.setattr(FakeEvent, "log", log)
+    monkeypatch.setattr(sampling, "_spin", lambda cycles: log.append("spin"))
+    monkeypatch.setattr(sampling, "_zero", lambda buffer: log.append("flush"))
+    monkeypatch.setattr(sampling, "_reset_persisting_l2", lambda: log.append("reset"))
+    monkeypatch.setattr(sampling, "_copy", lambda t: log.append("copy") or t.clone())
+    return log
+
+
+def on_fake_gpu(log: Log, *values: float) -> Sampler:
+    def module(x, n):
+        log.append(f"call {float(x[0, 0]):g}")
+        return x * n
+
+    one = sampler(module, *values)
+    one.cuda, one.event, one.synchronize = True, FakeEvent, lambda: log.append("wait")
+    return one
+
+
+def test_a_cold_call_follows_a_flush_that_is_not_timed(gpu: Log) -> None:
+    one = on_fake_gpu(gpu, 1, 2)
+    answer = one.sample("cold", 5, sets(3, 4))
+    # A call on other inputs wakes everything; each slot is timed once, its output kept at once.
+    before = ["call 1", "wait", "reset", "spin", "flush", "event"]
+    assert gpu == [*before, "call 3", "event", "copy", "wait",
+                   *before, "call 4", "event", "copy", "wait"]  # fmt: skip
+    assert answer == {"readings": [2e-3, 2e-3], "kept": 2}
+    assert [float(o[0, 0]) for o in one.collect("cold", [0, 1])] == [6, 8]
+
+
+def test_a_single_call_finds_the_device_idle(gpu: Log) -> None:
+    one = on_fake_gpu(gpu, 1, 2)
+    assert len(one.sample("single", 1, sets(3, 4))["readings"]) == 1
+    assert gpu == ["call 1", "wait", "reset", "event", "call 3", "event", "copy", "wait"]
+
+
+def test_few_large_outputs_are_kept(gpu: Log, monkeypatch) -> None:
+    monkeypatch.setattr(sampling, "_KEPT_BYTES", 2 * 20 * 8)
+    one = on_fake_gpu(gpu, 1, 2, 3, 4)
+    assert one.sample("cold", 4, sets(5, 6, 7, 8))["kept"] == 2
+    assert [float(o[0, 0]) for o in one.collect("cold", [0, 1])] == [14, 16]

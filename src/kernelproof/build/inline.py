@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import dataclasses
 import functools
 import re
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,25 @@ from kernelproof.build.compiler import nvcc_path
 from kernelproof.errors import CompileError, UnsupportedError
 
 _MARK = "_kernelproof_original"
+
+
+@dataclasses.dataclass(frozen=True)
+class Inline:
+    """What `load_inline` was given. Sources carry `#line`; ``functions``: name -> docstring."""
+
+    caller: Path
+    name: str
+    cpp: list[str]
+    cuda: list[str]
+    functions: dict[str, str]
+    cflags: list[str]
+    cuda_flags: list[str]
+    ldflags: list[str]
+    includes: list[str]
+
+
+# What builds CUDA sources instead of nvcc, if anything does.
+take_cuda: Callable[[Inline], Any] | None = None
 
 
 def install() -> None:
@@ -61,12 +81,17 @@ def _load(
     names = list(functions) if not isinstance(functions, str) else [functions]
     if names and not "".join(cpp_list).strip():
         raise CompileError(_missing_declarations(names, cuda_list))
-    if any(source.strip() for source in cuda_list):
-        _require_cuda(caller)
-
     lines = _literal_lines(caller)
-    kwargs["cuda_sources"] = [_with_line(s, caller, lines) for s in cuda_list] or None
+    cuda = [_with_line(s, caller, lines) for s in cuda_list]
     marked = [_with_line(s, caller, lines) for s in cpp_list]
+    if any(source.strip() for source in cuda_list):
+        if take_cuda is not None:
+            documented = functions if isinstance(functions, dict) else {n: n for n in names}
+            flags = [_listed(kwargs.get(f"extra_{k}")) for k in
+                     ("cflags", "cuda_cflags", "ldflags", "include_paths")]  # fmt: skip
+            return take_cuda(Inline(caller, name, marked, cuda, documented, *flags))
+        _require_cuda(caller)
+    kwargs["cuda_sources"] = cuda or None
     key = content_key(
         "inline", name, cpp_list, cuda_list, sorted((k, str(v)) for k, v in kwargs.items()), args,
         _torch_version(), sys.version_info[:2], compiler_identity("g++"),

@@ -7,7 +7,8 @@ depend on the Python version.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,23 @@ from kernelproof.build.compiler import (
     source_paths,
 )
 from kernelproof.errors import UnsupportedError
+
+
+@dataclasses.dataclass(frozen=True)
+class Sources:
+    """What `torch_op` was given; ``abi``: the version macro of torch's stable ABI."""
+
+    name: str
+    paths: list[Path]
+    abi: str
+    cflags: list[str]
+    cuda_flags: list[str]
+    ldflags: list[str]
+    includes: list[str]
+
+
+# What builds CUDA sources instead of nvcc, if anything does.
+take_cuda: Callable[[Sources], None] | None = None
 
 
 def torch_op(
@@ -47,6 +65,11 @@ def torch_op(
     """
     import torch
 
+    paths = source_paths(sources)
+    if take_cuda is not None and any(path.suffix == ".cu" for path in paths):
+        abi = target_version(torch.__version__)
+        take_cuda(Sources(namespace, paths, abi, list(cflags), list(cuda_flags), list(ldflags), []))
+        return getattr(torch.ops, namespace)
     library = compile_library(
         namespace, sources, cflags=cflags, cuda_flags=cuda_flags, ldflags=ldflags, arch=arch
     )
@@ -76,7 +99,7 @@ def compile_library(
     nvcc = find_nvcc(cuda_paths[0].name) if cuda_paths else ""
     target = (arch or _present_arch(cuda_paths[0])) if cuda_paths else ""
 
-    abi = _target_version(torch.__version__)
+    abi = target_version(torch.__version__)
     cxx = ["-O3", "-march=native", "-fopenmp", "-std=c++17", "-fPIC", abi, *cflags]
     nv = ["-O3", "-std=c++17", "-Xcompiler", "-fPIC", "-DUSE_CUDA", "-lineinfo", abi]
     if cuda_paths:
@@ -118,7 +141,7 @@ def compile_library(
     return folder / f"{name}.so"
 
 
-def _target_version(version: str) -> str:
+def target_version(version: str) -> str:
     """The stable ABI's version macro: 2.10, the first with TORCH_BOX and typed data pointers and
     loadable in every later torch, or 2.9 where that is what is installed."""
     old = tuple(int(part) for part in version.split(".")[:2]) < (2, 10)

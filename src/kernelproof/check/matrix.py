@@ -310,7 +310,9 @@ class Matrix:
 def _rebuilt(value: Any, leaves: Iterator[Any]) -> Any:
     """``value`` with its leaves, in the order of `flatten`, replaced."""
     if isinstance(value, (list, tuple)):
-        return type(value)(_rebuilt(item, leaves) for item in value)
+        items = [_rebuilt(item, leaves) for item in value]
+        # A named tuple takes its items one by one.
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     if isinstance(value, dict):
         return {key: _rebuilt(item, leaves) for key, item in value.items()}
     return next(leaves)

@@ -59,6 +59,13 @@ class Loaded:
             self._programs[split] = build(self.module, self.entry, split)
         return self._programs[split]
 
+    def variables(self) -> dict[str, bytes]:
+        """The module's variables as the last launch left them, by name."""
+        program = self.program()
+        if self._data is None:
+            self._data = module_image(program, {})
+        return {r.name: self._data[r.start : r.stop].tobytes() for r in program.module_regions}
+
     def launch(
         self,
         grid: Sizes,

@@ -27,6 +27,13 @@ class Copy:
     data: Array
     units: Array
 
+    def part(self, chosen: Array) -> Copy:
+        """Of some of the threads."""
+        return Copy(
+            self.operation, self.threads[chosen], self.group[chosen], self.index[chosen],
+            self.data[chosen], self.units[chosen],
+        )  # fmt: skip
+
 
 class CopyUnit(MemoryUnit):
     """``group``: per thread, the number of the group that is open."""
@@ -89,16 +96,13 @@ class CopyUnit(MemoryUnit):
             limit = self.group[copy.threads] - keep
             done = waits[copy.threads] & ((copy.group < limit) if keep >= 0 else True)
             if done.any():
-                self._deposit(copy, done)
+                self.deposit(copy, done, self.order.now)
             if not done.all():
-                rest = ~done
-                left.append(
-                    Copy(copy.operation, copy.threads[rest], copy.group[rest], copy.index[rest],
-                         copy.data[rest], copy.units[rest])
-                )  # fmt: skip
+                left.append(copy.part(~done))
         self.copies = left
 
-    def _deposit(self, copy: Copy, done: Array) -> None:
+    def deposit(self, copy: Copy, done: Array, time: int) -> None:
+        """The data arrives; for others it was written at ``time``."""
         space = self.shared
         index, units, threads = copy.index[done], copy.units[done], copy.threads[done]
         records = shadow.record(
@@ -107,8 +111,6 @@ class CopyUnit(MemoryUnit):
         size = copy.data.shape[1]
         space.data[index[:, None] + np.arange(size)] = copy.data[done]
         mine = space.writes[units] == records[:, None]
-        landed = shadow.record(
-            self.order.now, copy.operation, (self.first + threads).astype(np.int64)
-        )
+        landed = shadow.record(time, copy.operation, (self.first + threads).astype(np.int64))
         whole = np.broadcast_to(landed[:, None], units.shape)
         space.writes[units[mine]] = whole[mine]

@@ -29,6 +29,15 @@ class Buffer:
 
 
 @dataclasses.dataclass
+class Packed:
+    """A parameter's bytes as the host passes them; at ``buffers``' keys stand pointers, each to so
+    many bytes behind the start of its buffer."""
+
+    data: bytes
+    buffers: dict[int, tuple[Buffer, int]]
+
+
+@dataclasses.dataclass
 class _Storage:
     """One allocation: all its bytes, and the part of it that the kernel may touch."""
 
@@ -59,10 +68,13 @@ class Image:
         self.program = program
         self.module_data = module_data
         self.storages: dict[int, _Storage] = {}
-        pointers = []
+        pointers: list[Any] = []
         for number, arg in enumerate(args):
             name = names[number] if number < len(names) else f"argument {number}"
-            pointers.append(self._add(arg, name))
+            if isinstance(arg, Packed):
+                pointers.append({at: self._add(b, name) for at, (b, _) in arg.buffers.items()})
+            else:
+                pointers.append(self._add(arg, name))
         at = -(-program.module_bytes // _ALIGN) * _ALIGN + _ALIGN
         for storage in self.storages.values():
             storage.offset = at
@@ -90,10 +102,17 @@ class Image:
             storage.join(name, start, stop, buffer.initialised)
         return key, start
 
-    def _encoded(self, arg: Any, pointer: tuple[int, int] | None, size: int) -> bytes:
+    def _address(self, pointer: tuple[int, int]) -> int:
+        return GLOBAL_BASE + self.storages[pointer[0]].offset + pointer[1]
+
+    def _encoded(self, arg: Any, pointer: Any, size: int) -> bytes:
+        if isinstance(arg, Packed):
+            data = bytearray(self._encoded(arg.data, None, size))
+            for at, (_, into) in arg.buffers.items():
+                data[at : at + 8] = (self._address(pointer[at]) + into).to_bytes(8, "little")
+            return bytes(data)
         if pointer is not None:
-            address = GLOBAL_BASE + self.storages[pointer[0]].offset + pointer[1]
-            return address.to_bytes(size, "little")
+            return self._address(pointer).to_bytes(size, "little")
         if arg is None:
             return bytes(size)
         if isinstance(arg, (bytes, bytearray)):

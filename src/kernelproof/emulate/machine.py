@@ -121,6 +121,7 @@ class Machine(MatrixUnit, BarrierUnit):
         self.order.begin(self.first, count)
         self.group = np.zeros(count, np.int64)
         self.copies = []
+        self.objects = {}
         self.stored = False
         self.begin_barriers(blocks)
 

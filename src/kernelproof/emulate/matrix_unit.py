@@ -14,7 +14,7 @@ import numpy as np
 
 from kernelproof.emulate import numeric as N
 from kernelproof.emulate.active import Active, choose, scatter
-from kernelproof.emulate.copies import CopyUnit
+from kernelproof.emulate.mbarriers import MBarrierUnit
 from kernelproof.emulate.memory.access import Access
 from kernelproof.emulate.warp_unit import WarpUnit
 
@@ -39,7 +39,7 @@ def _elements(register: Array, ty: str) -> Array:
     return raw.view(np.int8 if ty == "s8" else np.uint8).astype(np.int64)
 
 
-class MatrixUnit(CopyUnit, WarpUnit):
+class MatrixUnit(MBarrierUnit, WarpUnit):
     def _warps(self, operation: int, A: Active, guard: Any) -> tuple[Any, Any]:
         return self._begin(operation, _FULL, A, guard)
 

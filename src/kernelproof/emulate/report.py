@@ -21,6 +21,7 @@ KINDS: dict[str, Severity] = {
     "divergent barrier": "error",
     "deadlock": "error",
     "assertion": "error",
+    "launch refused": "error",
     "index overflow": "error",
     # Compilers load local arrays ahead and whole, also where the result is then not used. What is
     # used shows in the values: local memory starts as NaN.

@@ -8,6 +8,7 @@ and `kernelproof.cuda.Kernel` and Triton's kernels hand their launches to the em
 from __future__ import annotations
 
 import contextlib
+import functools
 import types
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,12 +20,14 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from kernelproof import cuda
+from kernelproof.build import inline, stable
 from kernelproof.emulate.api import Loaded, Result, Sizes, load
+from kernelproof.emulate.host.session import Session
+from kernelproof.emulate.host.taking import take_inline, take_sources
 from kernelproof.emulate.image import Buffer
 from kernelproof.emulate.triton_jit import taking_triton
 from kernelproof.errors import UnsupportedError
 
-CAPABILITY = (8, 0)
 # Of an A100, the first GPU of this capability: CUDA C++ guide, table of compute capabilities.
 _PROPERTIES = types.SimpleNamespace(
     name="emulated sm_80", major=8, minor=0, multi_processor_count=108, warp_size=32,
@@ -38,12 +41,35 @@ _EMPTY = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_stride
 
 
 class Recorder:
-    """Takes launches and keeps what they showed."""
+    """Takes launches and keeps what they showed. ``form``: of the Triton kernels that it gets."""
+
+    properties = _PROPERTIES
+    form = "ptx"
 
     def __init__(self) -> None:
         self.results: list[Result] = []
         self._loaded: dict[tuple[str, str, tuple[str, ...]], Loaded] = {}
         self._empty: dict[int, Any] = {}
+
+    @functools.cached_property
+    def host(self) -> Session:
+        """For launches that C++ code makes."""
+        return Session(self.keep, written, self._buffer)
+
+    @property
+    def launches_from_host(self) -> bool:
+        """Whether C++ code has been built that may launch kernels."""
+        return "host" in self.__dict__ and bool(self.host.units)
+
+    def keep(self, result: Result) -> None:
+        self.results.append(result)
+
+    def prepare(self, language: str) -> None:
+        """Make ready for the import of a candidate."""
+        if language == "cuda-inline":
+            inline.take_cuda = functools.partial(take_inline, self.host)
+        elif language == "cuda-stable":
+            stable.take_cuda = functools.partial(take_sources, self.host)
 
     def launch(
         self, source: str | Path, name: str, options: Sequence[str], args: Sequence[Any],
@@ -95,11 +121,15 @@ class Recorder:
         if storage.data_ptr() not in self._empty or storage.nbytes() == 0:
             return arg
         data = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
-        whole = len(data) // 4 * 4
-        unset = (data[:whole].view(np.uint32) == _UNSET.view(np.uint32)[0]).repeat(4)
-        written = np.ones(len(data), bool)
-        written[:whole] = ~unset
-        return Buffer(arg, initialised=False, written=written)
+        return Buffer(arg, initialised=False, written=written(data))
+
+
+def written(data: Any) -> Any:
+    """Per byte, whether it differs from what new memory is filled with."""
+    whole = len(data) // 4 * 4
+    written = np.ones(len(data), bool)
+    written[:whole] = (data[:whole].view(np.uint32) != _UNSET.view(np.uint32)[0]).repeat(4)
+    return written
 
 
 class _Device(TorchFunctionMode):
@@ -120,6 +150,10 @@ class _Device(TorchFunctionMode):
             return True
         if name == "to":
             args = tuple(_on_cpu(arg) for arg in args)
+        operator = isinstance(func, (torch._ops.OpOverload, torch._ops.OpOverloadPacket))
+        if operator and self.recorder.launches_from_host:
+            with self.recorder.host.inside(args, kwargs):
+                return func(*args, **kwargs)
         out = func(*args, **kwargs)
         if name in _EMPTY and isinstance(out, torch.Tensor) and out.device.type == "cpu":
             self.recorder.note_empty(out)
@@ -135,10 +169,19 @@ def _on_cpu(value: Any) -> Any:
 
 
 class _NoDevice:
-    """torch.cuda.device and torch.cuda.stream, which have nothing to do here."""
+    """torch.cuda.device, torch.cuda.stream and streams, which have nothing to do here."""
 
-    def __init__(self, *_: Any) -> None:
+    cuda_stream = 0
+    device = torch.device("cpu")
+
+    def __init__(self, *_: Any, **__: Any) -> None:
         pass
+
+    def synchronize(self) -> None:
+        return
+
+    def wait_stream(self, stream: Any) -> None:
+        return
 
     def __enter__(self) -> None:
         return
@@ -148,19 +191,22 @@ class _NoDevice:
 
 
 @contextlib.contextmanager
-def standing_in(recorder: Recorder) -> Iterator[None]:
-    """Torch and `Kernel` behave as if there were a GPU of compute capability 8.0."""
+def standing_in(recorder: Any) -> Iterator[None]:
+    """Torch and `Kernel` behave as if there were a GPU: that of the recorder's ``properties``."""
+    properties = recorder.properties
+    capability = (properties.major, properties.minor)
     answers: dict[str, Any] = {
         "is_available": lambda: True, "current_device": lambda: 0, "device_count": lambda: 1,
-        "get_device_properties": lambda device=None: _PROPERTIES,
-        "get_device_capability": lambda device=None: CAPABILITY,
-        "get_device_name": lambda device=None: _PROPERTIES.name,
+        "get_device_properties": lambda device=None: properties,
+        "get_device_capability": lambda device=None: capability,
+        "get_device_name": lambda device=None: properties.name,
         "synchronize": lambda device=None: None, "device": _NoDevice, "stream": _NoDevice,
+        "Stream": _NoDevice, "default_stream": _NoDevice, "current_stream": _NoDevice,
     }  # fmt: skip
     with contextlib.ExitStack() as stack:
         for name, answer in answers.items():
             stack.enter_context(mock.patch.object(torch.cuda, name, answer))
         stack.enter_context(cuda.taking_launches(recorder.launch))
-        stack.enter_context(taking_triton(recorder.launch_triton))
+        stack.enter_context(taking_triton(recorder.launch_triton, capability, recorder.form))
         stack.enter_context(_Device(recorder))
         yield

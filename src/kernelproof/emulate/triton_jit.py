@@ -15,14 +15,17 @@ _DTYPES = {
     torch.int64: "i64", torch.int32: "i32", torch.int16: "i16", torch.int8: "i8",
     torch.uint8: "u8", torch.bool: "i1",
 }  # fmt: skip
-_TARGET = ("cuda", 80, 32)
 
-Take = Callable[[str, str, dict[str, Any], tuple[int, ...], int, int], None]
+Take = Callable[[Any, str, dict[str, Any], tuple[int, ...], int, int], None]
 
 
 @contextlib.contextmanager
-def taking_triton(take: Take) -> Iterator[None]:
-    """Inside, a launch of a Triton kernel calls ``take(ptx, name, args, grid, block, shared)``."""
+def taking_triton(
+    take: Take, capability: tuple[int, int] = (8, 0), form: str = "ptx"
+) -> Iterator[None]:
+    """Inside, a launch of a Triton kernel calls ``take(code, name, args, grid, block, shared)``;
+    ``form`` of the code: "ptx" (text) or "cubin" (bytes), for the given compute capability."""
+    target = ("cuda", 10 * capability[0] + capability[1], 32)
     if importlib.util.find_spec("triton") is None:
         yield
         return
@@ -35,12 +38,12 @@ def taking_triton(take: Take) -> Iterator[None]:
         signature, constants, attributes = _specialised(self, values)
         key = (id(self), tuple(signature.items()), repr(constants), repr(attributes), repr(options))
         if key not in compiled:
-            compiled[key] = _compile(self, signature, constants, attributes, options)
+            compiled[key] = _compile(self, signature, constants, attributes, options, target)
         made = compiled[key]
         sizes = grid(values) if callable(grid) else grid
         passed = {n: values[n] for n, kind in signature.items() if kind != "constexpr"}
         block = 32 * made.metadata.num_warps
-        take(made.asm["ptx"], made.metadata.name, passed, tuple(sizes), block, made.metadata.shared)
+        take(made.asm[form], made.metadata.name, passed, tuple(sizes), block, made.metadata.shared)
 
     with mock.patch.object(JITFunction, "run", run):
         yield
@@ -85,10 +88,12 @@ def _kind(value: Any) -> str:
     return "fp32"
 
 
-def _compile(kernel: Any, signature: Any, constants: Any, attributes: Any, options: Any) -> Any:
+def _compile(
+    kernel: Any, signature: Any, constants: Any, attributes: Any, options: Any, target: Any
+) -> Any:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     source = ASTSource(kernel, signature=signature, constexprs=constants, attrs=attributes)
-    return triton.compile(source, target=GPUTarget(*_TARGET), options=options)
+    return triton.compile(source, target=GPUTarget(*target), options=options)

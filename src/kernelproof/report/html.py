@@ -8,13 +8,12 @@ the plotting library and the charts, whose labels are escaped here.
 from __future__ import annotations
 
 import html
-import importlib
 import math
 from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
-from kernelproof.report import text, units
+from kernelproof.report import pictures, text, times, units
 from kernelproof.types import Contestant, Record, Run, Timing
 
 # A linear axis shows bars of a wider span as slivers.
@@ -35,15 +34,21 @@ def render(records: Sequence[Record]) -> str:
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     views = [_record_view(number, record) for number, record in enumerate(records, 1)]
+    groups = [pictures.sweep_view(n, g) for n, g in enumerate(pictures.sweeps(records), 1)]
     for view in views:
         view["chart"] = markupsafe.Markup(view["chart"])
-    library = _plotly("offline").get_plotlyjs() if any(view["chart"] for view in views) else ""
+    for view in (*views, *groups):
+        view["pictures"] = [(title, markupsafe.Markup(m)) for title, m in view["pictures"]]
+    # A drawing needs no library, and most failing candidates have nothing else.
+    drawn = any(view["chart"] for view in views) or any(view["pictures"] for view in groups)
+    library = pictures.plotly("offline").get_plotlyjs() if drawn else ""
     page = environment.from_string(source).render(
         summary_head=text.SUMMARY_HEAD,
         error_head=text.ERROR_COLUMNS,
         run_head=_RUN_HEAD,
         library=markupsafe.Markup(library),
         views=views,
+        sweeps=groups,
     )
     return page + "\n"
 
@@ -74,6 +79,7 @@ def _record_view(number: int, record: Record) -> dict[str, Any]:
         "limit": units.ratio(verdict.limit),
         "timing": _timing_view(timing) if timing else None,
         "chart": _chart(f"chart-{number}", timing) if timing else "",
+        "pictures": pictures.of_record(f"picture-{number}", record),
         "runs": [row for run in verdict.runs for row in _run_rows(run, verdict.limit)],
         "run_count": units.many(len(verdict.runs), "run"),
         "environment": units.environment_facts(record.environment),
@@ -85,11 +91,14 @@ def _record_view(number: int, record: Record) -> dict[str, Any]:
 
 
 def _timing_view(timing: Timing) -> dict[str, Any]:
+    everyone = text.contestants(timing)
+    more = (times.clock_rows(timing, everyone), times.once_rows(everyone))
     return {
         "place": f"case {units.one_line(timing.case)}, {units.one_line(timing.device)}, "
         f"{units.many(timing.threads, 'thread')}",
         "rows": text.contestant_rows(timing),
-        "facts": text.time_facts(timing),
+        "facts": [*text.time_facts(timing), *times.condition_lines(timing.conditions)],
+        "tables": [rows for rows in more if rows],
     }
 
 
@@ -113,11 +122,6 @@ def _run_rows(run: Run, limit: float) -> list[list[str]]:
     ]
 
 
-def _plotly(module: str) -> Any:
-    """A module of plotly: loaded late, since that is slow, and ``Any``, since it has no types."""
-    return importlib.import_module(f"plotly.{module}")
-
-
 def _chart(identity: str, timing: Timing) -> str:
     """Horizontal bars of the times with 95 % intervals; empty where nothing has a time."""
     everyone = text.contestants(timing)
@@ -130,19 +134,7 @@ def _chart(identity: str, timing: Timing) -> str:
     traces = [_trace(clock, found, factor, unit, single=len(clocks) == 1) for clock, found in bars]
     labels = [html.escape(_label(one, role)) for one, role in everyone]
     layout = _layout(labels, min(ends) / factor, max(ends) / factor, unit)
-    config = {"displayModeBar": False, "responsive": True}
-    # A fixed id instead of plotly's random one: the same records give the same page.
-    return str(
-        _plotly("io").to_html(
-            {"data": traces, "layout": layout},
-            config=config,
-            include_plotlyjs=False,
-            full_html=False,
-            default_height=f"{layout['height']}px",
-            div_id=identity,
-            validate=False,
-        )
-    )
+    return pictures.figure(identity, traces, layout)
 
 
 def _label(contestant: Contestant, role: str) -> str:

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from kernelproof.report import units
+from kernelproof.report import speed, times, units
 from kernelproof.types import (
     Check,
     Contestant,
@@ -293,11 +293,13 @@ def time_facts(timing: Timing) -> list[str]:
         for one, role in contestants(timing)
         if one.problem
     ]
-    if timing.candidate.first_call is not None:
+    if timing.candidate.first_call is not None and timing.candidate.build is None:
+        # Records of old have only this of what happened once.
         facts.append(f"first call {units.seconds(timing.candidate.first_call)}")
-    floor = main_series(timing.floor, timing) if timing.floor else None
+    floor = main_series(timing.floor, timing) if timing.floor and not timing.limit else None
     taken = main_series(timing.candidate, timing)
-    return facts + units.achieved(taken, floor, timing.flops, timing.bytes)
+    facts += units.achieved(taken, floor, timing.flops, timing.bytes)
+    return facts + speed.limit_lines(timing)
 
 
 def next_command(record: Record) -> str:
@@ -378,6 +380,7 @@ def _times(record: Record) -> Iterator[str]:
     yield from units.table(rows, "<" * len(rows[0]), indent="  ")
     yield "  ratio: time of the baseline over time of the candidate"
     yield from (f"  {line}" for line in time_facts(timing))
+    yield from times.lines(timing, contestants(timing))
 
 
 def _worst(ratios: Iterable[float]) -> float | None:

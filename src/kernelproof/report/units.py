@@ -80,6 +80,13 @@ def ratio_interval(value: float | None, low: float | None, high: float | None) -
     return f"{ratio(value)} [{_any_digits(low)}, {_any_digits(high)}]"
 
 
+def share(value: float | None) -> str:
+    """A part of a whole, 0 to 1, in whole percent: ``63 %``."""
+    if value is None or not math.isfinite(value):
+        return _not_finite(value)
+    return f"{100 * value:.0f} %"
+
+
 def proof(value: float | None, limit: float) -> str:
     """The proof ratio against its limit: ``0.98/12``; how far beyond 999 says nothing more."""
     if value is None or not math.isfinite(value):
@@ -95,6 +102,18 @@ def size(value: float | None) -> str:
         if abs(value) >= factor:
             return f"{_digits(value / factor)} {unit}"
     return f"{value:.0f} B"
+
+
+def decimal_size(value: float | None) -> str:
+    """Bytes in powers of 1000, as beside a bandwidth: ``1.70 MB``."""
+    return _decimal(value, "B")
+
+
+def percent(value: float | None) -> str:
+    """A share (1 is all): ``37 %``, ``4.2 %``."""
+    if value is None or not math.isfinite(value):
+        return _not_finite(value)
+    return f"{100 * value:.0f} %" if value >= 0.0995 else f"{_digits(100 * value, 2)} %"
 
 
 def flops(value: float | None) -> str:

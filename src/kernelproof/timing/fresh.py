@@ -14,6 +14,9 @@ _ROUND_SECONDS = 0.05
 _MOST_SETS = 50
 # On a GPU a reading averages over many calls, which go round so many sets of inputs.
 _MOST_SLOTS = 8
+# Clocks on a GPU whose calls must not have seen their contents under another one: the host's (whose
+# inputs the graph, which no cache in Python can reach, shares), single calls, and cold ones.
+_PARTS = 3
 # Larger inputs are renewed in every eighth round only on a GPU, where sending them takes longer
 # than the calls; `clocks` tells whether contents that were seen before are quicker.
 _SELDOM = 8
@@ -49,7 +52,9 @@ class Fresh:
         first = self.one()
         seconds = max(time.perf_counter() - started, 1e-6)
         self.bytes = max(1, size(first.inputs))
-        by_size, by_time = _ROUND_BYTES // self.bytes, int(_ROUND_SECONDS / seconds)
+        self._parts = _PARTS if cuda else 1
+        by_size = _ROUND_BYTES // self.bytes // self._parts
+        by_time = int(_ROUND_SECONDS / seconds) // self._parts
         # Two at least where they are not huge, so that each round has calls at other addresses.
         least = 1 if self.bytes > 4 * _ROUND_BYTES else 2
         self.most = max(least, min(by_size, by_time, _MOST_SLOTS if cuda else _MOST_SETS))
@@ -61,13 +66,18 @@ class Fresh:
         seed = self._random.getrandbits(31)
         return Drawn(seed, self._draw(seed))
 
-    def sets(self, number: int, calls: int) -> list[Drawn]:
-        """Those of round ``number`` for ``calls`` calls: one for each, as far as there may be."""
-        renewed = not self.cuda or self.bytes * self.most <= _ROUND_BYTES or number % _SELDOM == 0
-        if number != self._round and renewed:
+    def sets(self, number: int, calls: int, part: int = 0) -> list[Drawn]:
+        """Those of round ``number`` for ``calls`` calls: one for each, as far as there may be.
+
+        Args:
+            part: other parts have other inputs, unless they are so large that they are renewed
+                seldom.
+        """
+        large = self.cuda and self.bytes * self.most * self._parts > 2 * _ROUND_BYTES
+        if number != self._round and not (large and number % _SELDOM):
             self._sets = []
         self._round = number
-        count = min(calls, self.most)
-        while len(self._sets) < count:
+        count, first = min(calls, self.most), 0 if large else part * self.most
+        while len(self._sets) < first + count:
             self._sets.append(self.one())
-        return self._sets[:count]
+        return self._sets[first : first + count]

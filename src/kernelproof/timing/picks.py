@@ -54,7 +54,7 @@ class Picks:
         output = collect(chosen)
         self._bytes = self._size(output)
         drawn = sets[(calls - kept + chosen) % len(sets)]
-        again = clock == "device" or calls > len(sets)
+        again = clock in ("device", "warm") or calls > len(sets)
         self._keep(Pick(drawn.seed, clock, number, output, again))
 
     def _keep(self, pick: Pick) -> None:

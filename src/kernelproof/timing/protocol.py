@@ -1,7 +1,8 @@
 """Candidate and baselines in one interleaved run.
 
 In each round every contestant is timed once, in random order, so that drifting clocks, heat and
-other load fall on all alike. All samples are kept.
+other load fall on all alike. A baseline whose ratio is known well enough is timed no more, and the
+run ends with the last of them. All samples are kept.
 """
 
 from __future__ import annotations
@@ -10,24 +11,34 @@ import dataclasses
 import random
 import statistics
 import time
-from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from collections.abc import Collection, Sequence
+from typing import Any, Protocol
 
 from kernelproof.errors import CandidateError
-from kernelproof.timing.stats import ratio, series
-from kernelproof.types import Contestant, Progress, Ratio, Series, Timing, silent
+from kernelproof.timing.conditions import Watch
+from kernelproof.timing.stats import Estimate, ratio, series
+from kernelproof.types import Clock, Contestant, Progress, Ratio, Series, Timing, silent
 
 # On a CPU every call is a sample of its own, on inputs of its own, and all samples are stored.
 _MOST_READINGS = 50
-
-Clock = Literal["device", "host"]
+_MOST_CALLS = 2000
+# Replays of a graph in one round: their median is one figure, so that more would tell little.
+_MOST_REPLAYS = 5
+# From one look at the intervals to the next the rounds grow by this factor: the fewer looks there
+# are, the less the choice of the moment can favour a narrow interval.
+_NEXT_LOOK = 1.4
+# On a machine that is so busy that the rounds take twice their time.
+_FEWEST = 6
+# Narrow enough for a time that stands beside no other.
+_ALONE = 0.01
 
 
 class Timed(Protocol):
     """Something that can be timed, wherever it runs; times in seconds."""
 
     def prepare(self) -> dict[str, Any]:
-        """First call, warm-up, graph capture: ``first``, ``host``, ``graph``, ``problem``."""
+        """First call, warm-up, graph capture: ``first``, ``host``, ``graph`` (calls in it),
+        ``problem``, and where they are known ``build`` and ``construction``."""
 
     def sample(self, clock: Clock, calls: int, number: int) -> list[float]:
         """Readings of ``clock`` over about ``calls`` calls, in round ``number``."""
@@ -43,12 +54,12 @@ class Entrant:
 
 @dataclasses.dataclass(frozen=True)
 class Budget:
-    """``rounds`` at most and at least ``least``; no new round after ``seconds``; about ``slice``
-    seconds for one contestant in one round."""
+    """``rounds`` at most and at least ``least``; no new round after ``seconds``, which may be
+    doubled for the least; about ``slice`` seconds for one contestant and clock in one round."""
 
-    rounds: int = 30
-    least: int = 7
-    seconds: float = 20.0
+    rounds: int = 160
+    least: int = 10
+    seconds: float = 10.0
     slice: float = 0.02
 
 
@@ -60,52 +71,65 @@ class _Running:
         self.subject = entrant.subject
         self.cuda = cuda
         self.problem = ""
-        self.first: float | None = None
+        self.facts: dict[str, Any] = {}
         self.clocks: list[Clock] = []
-        self.per_call = 0.0
-        self.samples: dict[Clock, list[float]] = {"device": [], "host": []}
-        self.rounds: dict[Clock, list[int]] = {"device": [], "host": []}
+        self.per_call: dict[Clock, float] = {}
+        self.samples: dict[Clock, list[float]] = {}
+        self.rounds: dict[Clock, list[int]] = {}
+        self.settled = False
         try:
-            facts = self.subject.prepare()
+            self.facts = self.subject.prepare()
         except CandidateError as error:
             self.problem = error.message
             return
-        self.first = float(facts["first"])
-        self.per_call = max(float(facts["host"]), 1e-7)
-        self.problem = str(facts["problem"])
-        self.clocks = ["host", "device"] if facts["graph"] else ["host"]
+        self.problem = str(self.facts["problem"])
+        self.clocks = ["host", "warm"]
+        if cuda:
+            # The last two have inputs of their own; the first two share theirs.
+            graph: list[Clock] = ["device"] if self.facts["graph"] else []
+            self.clocks = ["host", *graph, "cold", "single"]
 
     def take(self, number: int, seconds: float) -> None:
-        if not self.clocks:
-            return
-        most = 2000 if self.cuda else _MOST_READINGS
-        calls = max(1, min(most, round(seconds / self.per_call)))
         for clock in self.clocks:
-            count = calls if clock == "host" else max(calls, 150)
             try:
-                readings = self.subject.sample(clock, count, number)
+                readings = self.subject.sample(clock, self._calls(clock, seconds), number)
             except CandidateError as error:
                 self.problem, self.clocks = error.message, []
                 return
-            if clock == "host":
-                # The first estimate may have come while others had the cores.
-                self.per_call = max(1e-7, min(self.per_call, statistics.median(readings)))
-            self.samples[clock] += readings
-            self.rounds[clock] += [number] * len(readings)
+            # Other load comes and goes; a sample that takes far longer ends by itself.
+            taken = statistics.median(readings)
+            self.per_call[clock] = min(self.per_call.get(clock, taken), taken)
+            self.samples.setdefault(clock, []).extend(readings)
+            self.rounds.setdefault(clock, []).extend([number] * len(readings))
 
-    def result(self, cuda: bool) -> Contestant:
-        host, device = self._series("host"), self._series("device")
+    def _calls(self, clock: Clock, seconds: float) -> int:
+        guess = max(float(self.facts["host"]), 1e-7)
+        per_call = max(self.per_call.get("warm" if clock == "warm" else "host", guess), 1e-7)
+        if clock == "device":
+            graph = int(self.facts["graph"])
+            replay = graph * max(self.per_call.get("device", per_call), 1e-7)
+            return graph * max(1, min(_MOST_REPLAYS, round(seconds / replay)))
+        most = _MOST_CALLS if self.cuda else _MOST_READINGS
+        return max(1, min(most, round(seconds / per_call)))
+
+    def result(self) -> Contestant:
+        host, device = self.series("host"), self.series("device")
         return Contestant(
             name=self.name,
             host=host,
             # Without a GPU the two are one: the call is the computation.
-            device=device if cuda else host,
-            first_call=self.first,
+            device=device if self.cuda else host,
+            cold=self.series("cold"),
+            single=self.series("single"),
+            warm=self.series("warm"),
+            build=self.facts.get("build"),
+            construction=self.facts.get("construction"),
+            first_call=self.facts.get("first"),
             problem=self.problem,
         )
 
-    def _series(self, clock: Clock) -> Series | None:
-        if not self.samples[clock]:
+    def series(self, clock: Clock) -> Series | None:
+        if not self.samples.get(clock):
             return None
         return series(self.samples[clock], self.rounds[clock])
 
@@ -139,16 +163,12 @@ def measure(
     for number, entrant in enumerate(entrants):
         progress(f"prepare {entrant.name}", number, len(entrants))
         running.append(_Running(entrant, cuda))
-    order = random.Random(seed)
-    first_round = time.perf_counter()
-    for number in range(budget.rounds):
-        if number >= budget.least and time.perf_counter() - first_round > budget.seconds:
-            break
-        progress("time", number, budget.rounds)
-        for one in order.sample(running, len(running)):
-            one.take(number, budget.slice)
-    results = [one.result(cuda) for one in running]
+    last = running[-1] if floor is not None else None
+    run = _Run(running[0], running[1 : 1 + len(baselines)], last, budget, Watch(device, threads))
+    run.go(random.Random(seed), progress)
+    results = [one.result() for one in running]
     others = results[1 : 1 + len(baselines)]
+    left_out = run.left_out()
     return Timing(
         case=case,
         device=device,
@@ -156,24 +176,118 @@ def measure(
         candidate=results[0],
         baselines=tuple(others),
         floor=results[-1] if floor is not None else None,
-        ratios=tuple(r for other in others for r in _ratios(results[0], other, cuda)),
+        ratios=tuple(r for o in others for r in _ratios(results[0], o, cuda, left_out)),
         flops=flops,
         bytes=nbytes,
         seconds=time.perf_counter() - started,
+        notes=(*run.notes(), *run.watch.notes()),
+        conditions=run.watch.conditions(),
+        throttled=left_out,
     )
 
 
-def _ratios(candidate: Contestant, other: Contestant, cuda: bool) -> list[Ratio]:
+class _Run:
+    """The rounds, until every ratio is known well enough or the budget ends."""
+
+    def __init__(
+        self, mine: _Running, others: list[_Running], floor: _Running | None, budget: Budget,
+        watch: Watch,
+    ) -> None:  # fmt: skip
+        self.mine = mine
+        self.others = others
+        self.floor = floor
+        self.budget = budget
+        self.watch = watch
+        self.done = 0
+        self.ended = ""
+
+    def go(self, draw: random.Random, progress: Progress) -> None:
+        budget, began, look = self.budget, time.perf_counter(), self.budget.least
+        for number in range(budget.rounds):
+            taken = time.perf_counter() - began
+            enough = number >= budget.least or (number >= _FEWEST and taken > 2 * budget.seconds)
+            if taken > budget.seconds and enough:
+                self.ended = f"the {budget.seconds:g} s for rounds were over"
+                return
+            progress("time", number, budget.rounds)
+            racing = [self.mine, *(one for one in self.others if not one.settled)]
+            if self.floor is not None and number < budget.least:
+                racing.append(self.floor)
+            self.watch.begin()
+            for one in draw.sample(racing, len(racing)):
+                one.take(number, budget.slice)
+            self.watch.end(number)
+            self.done = number + 1
+            if self.done >= look:
+                look = max(self.done + 1, round(look * _NEXT_LOOK))
+                if self._narrow():
+                    return
+        self.ended = f"{budget.rounds} rounds, the most there may be, were over"
+
+    def _narrow(self) -> bool:
+        """Whether all is known that is asked for; marks the baselines of which that is true."""
+        for one in self.others:
+            found = self._estimate(one)
+            one.settled = one.settled or found is None or found.narrow
+        if self.others:
+            return all(one.settled for one in self.others)
+        alone = self.mine.series("device") or self.mine.series("host")
+        return alone is None or alone.high - alone.low < 2 * _ALONE * alone.median
+
+    def _estimate(self, other: _Running) -> Estimate | None:
+        """Of the ratio that the run goes on for: by the device's clock where both have it. None
+        where there is none to be had."""
+        for clock in _clocks(self.mine.cuda):
+            mine, theirs = self.mine.series(clock), other.series(clock)
+            if mine is not None and theirs is not None and other.clocks and self.mine.clocks:
+                return ratio(theirs, mine, self.left_out())
+        return None
+
+    def left_out(self) -> tuple[int, ...]:
+        """Throttled rounds, where enough others are left."""
+        throttled = self.watch.throttled()
+        return throttled if self.done - len(throttled) >= self.budget.least else ()
+
+    def notes(self) -> list[str]:
+        """Why the rounds ended, and that throttled ones count or do not."""
+        if self.ended:
+            words = [
+                f"{one.name} (+-{found.half_width:.1%})"
+                for one in self.others
+                if not one.settled and (found := self._estimate(one)) is not None
+            ]
+            wide = f"; not yet narrow: the ratio to {', '.join(words)}" if words else ""
+            notes = [f"timing ended after {self.done} rounds: {self.ended}{wide}"]
+        else:
+            notes = [f"timing ended after {self.done} rounds: the intervals are narrow"]
+        throttled = self.watch.throttled()
+        if throttled:
+            kept = "left out of the ratios" if self.left_out() else "too many to leave them out"
+            rounds = ", ".join(map(str, throttled[:10])) + (", .." if len(throttled) > 10 else "")
+            notes.append(
+                f"the GPU held its clocks back in {len(throttled)} of {self.done} rounds "
+                f"({self.watch.reasons()}), {kept}: {rounds}"
+            )
+        return notes
+
+
+def _clocks(cuda: bool) -> tuple[Clock, ...]:
+    return ("device", "host", "cold", "single") if cuda else ("host", "warm")
+
+
+def _ratios(
+    candidate: Contestant, other: Contestant, cuda: bool, left_out: Collection[int]
+) -> list[Ratio]:
     found = []
-    clocks: tuple[Clock, ...] = ("device", "host") if cuda else ("host",)
-    for clock in clocks:
+    for clock in _clocks(cuda):
         mine, theirs = getattr(candidate, clock), getattr(other, clock)
-        if mine is not None and theirs is not None:
-            middle, low, high, answer = ratio(theirs, mine)
-            found.append(
-                Ratio(
-                    baseline=other.name, clock=clock, ratio=middle, low=low, high=high,
-                    answer=answer,
-                )
-            )  # fmt: skip
+        if mine is None or theirs is None or not {*mine.rounds} & {*theirs.rounds} - {*left_out}:
+            continue
+        got = ratio(theirs, mine, left_out)
+        found.append(
+            Ratio(
+                baseline=other.name, clock=clock, ratio=got.middle, low=got.low, high=got.high,
+                answer=got.answer,
+            )
+        )  # fmt: skip
     return found

@@ -8,6 +8,8 @@ Requests (see `client.Worker.ask`):
     warm     calls that are not timed
     sample   time calls on new inputs; returns raw clock readings in seconds per call
     collect  outputs of calls that were timed
+    capture  which kernels the candidate compiles and how it launches them, without a GPU
+    kernels  device time and launch of each kernel of one call, by torch's profiler
     gradients  those of one call; see `backward`
     traced   what the candidate did to the process, and where one call spends its time
 
@@ -34,7 +36,7 @@ from kernelproof import launching
 from kernelproof.errors import CandidateError, CompileError, ContractError
 from kernelproof.importing import import_file
 from kernelproof.seeding import seed_all
-from kernelproof.worker import wire
+from kernelproof.worker import wire, wrapping
 from kernelproof.worker.inputs import Placed, leaves_of
 from kernelproof.worker.profiling import profiled
 from kernelproof.worker.sampling import Sampler
@@ -70,6 +72,7 @@ class Host:
         self.device = "cpu"
         self.source: Any = None
         self.module: Any = None
+        self.captured: Any = None  # by the device's clock
         self.previous: list[Any] = []
         self.sampler: Sampler | None = None
         self.tripwires: Tripwires | None = None
@@ -87,6 +90,14 @@ class Host:
             return _start_cuda()
         if do == "traced":
             return self.traced(payload)
+        if do == "kernels":
+            from kernelproof.worker.kernels import kernel_times
+
+            return kernel_times(self.module, Placed(payload, self.device).given)
+        if do == "capture":
+            from kernelproof.inspect.capture import capture
+
+            return capture(self, request, payload)
         if do == "gradients":
             return self.gradients(*payload)
         assert self.sampler is not None
@@ -110,6 +121,11 @@ class Host:
         if ":" in current:
             torch.cuda.set_device(current)
         started = time.perf_counter()
+        if request.get("emulated") and self.recorder is None:
+            from kernelproof.emulate.standin import Recorder
+
+            self.recorder = Recorder()
+            self.recorder.prepare(request["language"])
         if self.source is None:
             self.tripwires = Tripwires(str(Path(self.path).parent))
             sys.meta_path.append(_Beside(Path(self.path).parent))
@@ -119,14 +135,12 @@ class Host:
         factory = _factory(self.source, request["attr"], self.path)
         args, kwargs, seed, state = payload
         seed_all(seed, self.device != "cpu")
-        if request.get("emulated") and self.recorder is None:
-            from kernelproof.emulate.standin import Recorder
-
-            self.recorder = Recorder()
         with self._launches():
             self.module, weights = _construct(factory, args, kwargs, state, self.device)
-        if request.get("wrap") == "compile":
-            self.module = torch.compile(self.module)
+        self.captured = self.module
+        if request["kind"] == "baseline":
+            wrapping.precision(request.get("tf32"))
+            self.module, self.captured = wrapping.wrapped(self.module, request.get("wrap"))
         return {
             "import_seconds": imported,
             "construct_seconds": time.perf_counter() - started - imported,
@@ -186,7 +200,7 @@ class Host:
         return [x if x is None else x.detach() for x in found]
 
     def prepare(self, request: dict[str, Any], payload: Any) -> Any:
-        self.sampler = Sampler(self.module, payload, self.device)
+        self.sampler = Sampler(self.module, payload, self.device, self.captured)
         return self.sampler.prepare(graph=bool(request["graph"]))
 
     def traced(self, payload: Any) -> Any:

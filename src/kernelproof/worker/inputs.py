@@ -161,7 +161,9 @@ def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, (list, tuple)):
-        return type(value)(mapped(item, change) for item in value)
+        items = [mapped(item, change) for item in value]
+        # A named tuple takes its items one by one.
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     if isinstance(value, dict):
         return {key: mapped(item, change) for key, item in value.items()}
     return value

@@ -115,7 +115,7 @@ class Confinement:
             rules.allow_except(path, landlock.READ, hidden)
         for name in (*self.writes, str(temporary), "/dev/shm"):
             rules.allow(Path(name).resolve(), landlock.WRITE)
-        # CUDA names its threads by writing to task/<thread>/comm, and does not start where it can't.
+        # CUDA names its threads by writing to task/<thread>/comm, else it does not start.
         rules.allow(Path(f"/proc/{os.getpid()}/task"), landlock.WRITE)
         for pattern in _DEVICES:
             for device in Path("/dev").glob(pattern):

@@ -18,9 +18,22 @@ import torch
 
 from kernelproof.worker.inputs import Placed, bits, leaves_of, mapped, without_repeats
 
-# A graph holds this many calls, so that the cost of a replay (a few microseconds) is spread thin.
+# A graph holds this many calls, so that the cost of a replay (a few microseconds) is spread thin;
+# fewer where they take longer than this in all, which then hide that cost by themselves.
 _GRAPH_CALLS = 50
+_GRAPH_SECONDS = 0.05
+# Untimed calls: as many, or fewer where they take longer than this.
 _WARM_CALLS = 3
+_WARM_SECONDS = 20e-3
+# No further single call after this time, however many were planned: on a busy machine some calls
+# take hundreds of times as long as others. Not sooner: what a request takes by itself is shared
+# among its calls where the parent's clock is compared.
+_SAMPLE_SECONDS = 2.0
+# Before a cold call the GPU is kept busy for so long, the same for all contestants, while Python
+# prepares the launch: then the time between the events is the device's own.
+_AHEAD_SECONDS = 200e-6
+# Clock cycles of that; a GPU with a slower clock is busy a little longer.
+_AHEAD_CYCLES = int(_AHEAD_SECONDS * 2e9)
 # libgomp's idle threads spin for up to some 20 ms before they sleep. On a CPU that is another
 # contestant's pool competing for the cores; wait until it is quiet.
 _SETTLE_SECONDS = 0.03
@@ -35,7 +48,8 @@ def _nanoseconds(
     return now, sleep
 
 
-_clone, _detach = torch.Tensor.clone, torch.Tensor.detach
+_clone, _detach, _zero = torch.Tensor.clone, torch.Tensor.detach, torch.Tensor.zero_
+_spin: Any = getattr(torch.cuda, "_sleep", None)
 
 
 class Sampler:
@@ -43,20 +57,26 @@ class Sampler:
 
     Clocks: ``host`` is the time per call as Python sees it (on a GPU: a loop of calls that ends in
     a synchronisation of the whole device); ``device`` is the time per call inside the replay of a
-    CUDA graph, by events.
+    CUDA graph, by events. On a GPU ``single`` is the time by events of a call on an idle device,
+    ``cold`` that of a call after L2 was flushed, queued behind work so that it has no launch in
+    it. On a CPU ``warm`` is the time of a call repeated on the same inputs.
+
+    ``captured``: what the graph is of, where ``module`` is a graph itself.
     """
 
-    def __init__(self, module: Any, sets: list[bytes], device: str) -> None:
+    def __init__(self, module: Any, sets: list[bytes], device: str, captured: Any = None) -> None:
         self.module = module
+        self.captured = module if captured is None else captured
         self.device = device
         self.cuda = device != "cpu"
         self.clock, self.sleep = _nanoseconds()
         self.synchronize = torch.cuda.synchronize
         self.seeded = torch.manual_seed
         self.event: Any = torch.cuda.Event
+        self.flushed: Any = None
         self.slots: list[list[Any]] = []
         self.seeds: list[int] = []
-        self.kept: dict[str, list[Any]] = {"host": [], "device": []}
+        self.kept: dict[str, list[Any]] = {}
         self.graph: Any = None
         self.graph_calls = _GRAPH_CALLS
         # The warm-up has inputs of its own: what a call does to them is no business of a timed one.
@@ -104,28 +124,29 @@ class Sampler:
             self._wait()
             warm = (self.clock() - started) * 1e-9 / _WARM_CALLS
             problem = self._capture(warm) if graph and self.cuda else ""
+            if self.cuda:
+                size = torch.cuda.get_device_properties(self.device).L2_cache_size
+                # Twice the L2, so that whatever it replaces first, nothing is left.
+                self.flushed = torch.empty(2 * size, dtype=torch.uint8, device=self.device)
         calls = self.graph_calls if self.graph is not None else 0
         return {"first": first, "host": warm, "graph": calls, "problem": problem}
 
     def _capture(self, warm: float) -> str:
-        if warm > 0.02:
-            # A call this long hides launch costs; a few of them make a graph long enough.
-            self.graph_calls = 2
+        self.graph_calls = max(2, min(_GRAPH_CALLS, int(_GRAPH_SECONDS / warm)))
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         outputs: list[Any] = []
         try:
             with torch.cuda.stream(side):
-                self.module(*self.idle)
+                self.captured(*self.idle)
             torch.cuda.current_stream().wait_stream(side)
             self.synchronize()
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
                 for number in range(self.graph_calls):
                     # What is kept is not written again by a later call of the same graph.
-                    outputs.append(self.module(*self.slots[number % len(self.slots)]))
-                    while len(outputs) > 1 and len(outputs) * _bytes(outputs[-1]) > _KEPT_BYTES:
-                        outputs.pop(0)
+                    outputs.append(self.captured(*self.slots[number % len(self.slots)]))
+                    _trim(outputs)
             graph.replay()
             self.synchronize()
         except Exception as error:
@@ -139,25 +160,33 @@ class Sampler:
         timed ones are not yet in this process."""
         if not self.cuda:
             self.sleep(_SETTLE_SECONDS)
+        began = self.clock()
         with torch.no_grad():
             for _ in range(_WARM_CALLS):
                 self.module(*self.idle)
+                if (self.clock() - began) * 1e-9 > _WARM_SECONDS:
+                    break
             self._wait()
 
     def sample(self, clock: str, calls: int, sets: list[bytes]) -> dict[str, Any]:
         """``readings``, and ``kept``: how many outputs, those of the last calls, can be collected.
 
-        On a CPU each call is a reading, and there are as many as ``sets``, each timed once. On a
-        GPU a reading averages over ``calls`` calls, which go round the slots; without ``sets`` they
-        hold what they held.
+        On a CPU each call is a reading, and there are as many as ``sets``, each timed once, or
+        ``calls`` on one of them. On a GPU a reading averages over ``calls`` calls, which go round
+        the slots, or is of one call, at most one on each; without ``sets`` the slots hold what
+        they held.
         """
         with torch.no_grad():
             if not self.cuda:
-                readings = self._sample_calls(calls, sets)
+                repeat = clock == "warm"
+                readings = (self._repeat if repeat else self._sample_calls)(calls, sets)
             else:
                 if sets:
                     self.fill(sets)
-                readings = self._sample_graph(calls) if clock == "device" else self._loop(calls)
+                if clock in ("cold", "single"):
+                    readings = self._alone(clock, calls)
+                else:
+                    readings = self._sample_graph(calls) if clock == "device" else self._loop(calls)
         return {"readings": readings, "kept": len(self.kept[clock])}
 
     def collect(self, clock: str, numbers: list[int]) -> list[Any]:
@@ -168,6 +197,7 @@ class Sampler:
         module, clock, seeded = self.module, self.clock, self.seeded
         readings = []
         kept = self.kept["host"] = []
+        began = clock()
         for number in range(len(sets) or min(calls, len(self.slots))):
             # A call on what the slot held, so that threads are awake and code is in the caches.
             if number < len(self.slots):
@@ -182,6 +212,53 @@ class Sampler:
             readings.append((clock() - started) * 1e-9)
             # At once: what a thread computes later must not get into it.
             kept.append(mapped(output, _copy))
+            if self._late(began, readings):
+                break
+        return readings
+
+    def _repeat(self, calls: int, sets: list[bytes]) -> list[float]:
+        module, clock, seeded = self.module, self.clock, self.seeded
+        if sets:
+            self.seeds[:1] = [self._put(0, sets[0])]
+        inputs, seed, readings = self.slots[0], self.seeds[0], []
+        kept = self.kept["warm"] = []
+        began = clock()
+        module(*inputs)
+        for _ in range(calls):
+            seeded(seed)
+            started = clock()
+            output = module(*inputs)
+            readings.append((clock() - started) * 1e-9)
+            kept.append(mapped(output, _copy))
+            _trim(kept)
+            if self._late(began, readings):
+                break
+        return readings
+
+    def _alone(self, clock: str, calls: int) -> list[float]:
+        """Readings of single calls, each on a slot of its own."""
+        readings = []
+        kept: list[Any] = []
+        began = self.clock()
+        for inputs in self.slots[:calls]:
+            begin, end = self.event(enable_timing=True), self.event(enable_timing=True)
+            self.module(*self.idle)
+            self._wait()
+            _reset_persisting_l2()
+            if clock == "cold":
+                _spin(_AHEAD_CYCLES)
+                _zero(self.flushed)
+            begin.record()
+            output = self.module(*inputs)
+            end.record()
+            # At once, in the order of the stream: what another stream does later is not in it.
+            kept.append(mapped(output, _copy))
+            self._wait()
+            readings.append(begin.elapsed_time(end) * 1e-3)
+            _trim(kept)
+            if self._late(began, readings):
+                break
+        self.kept[clock] = kept
         return readings
 
     def _loop(self, calls: int) -> list[float]:
@@ -211,6 +288,10 @@ class Sampler:
             self._wait()
             readings.append(begin.elapsed_time(end) * 1e-3 / self.graph_calls)
         return readings
+
+    def _late(self, began: int, readings: list[float]) -> bool:
+        """Never before the third: a first call that takes for itself what others save must show."""
+        return len(readings) >= 3 and (self.clock() - began) * 1e-9 > _SAMPLE_SECONDS
 
     def _wait(self) -> None:
         if self.cuda:
@@ -244,6 +325,12 @@ def _form(tensor: Any) -> tuple[Any, ...]:
 
 def _bytes(value: Any) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in leaves_of(value))
+
+
+def _trim(outputs: list[Any]) -> None:
+    """Let the first of ``outputs`` go where all together are too large."""
+    while len(outputs) > 1 and len(outputs) * _bytes(outputs[-1]) > _KEPT_BYTES:
+        outputs.pop(0)
 
 
 def _reset_persisting_l2() -> None:

@@ -147,8 +147,11 @@ class Order:
 
     def _acquire(self, thread: int, place: tuple[str, int]) -> None:
         clock = self.places.get(place)
-        if clock is None:
-            return
+        if clock is not None:
+            self.learn(thread, clock)
+
+    def learn(self, thread: int, clock: Array) -> None:
+        """A thread of the batch comes to know what a vector clock holds."""
         row = self.row[thread]
         if row < 0:
             self._set_rows(np.array([thread]), clock)

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from kernelproof.emulate.semantics import arithmetic, compare, convert, matrix, memory, warp
+from kernelproof.emulate.semantics import (
+    arithmetic,
+    compare,
+    convert,
+    matrix,
+    mbarrier,
+    memory,
+    warp,
+)
 from kernelproof.emulate.semantics.table import TABLE, emit
 
-__all__ = ["TABLE", "arithmetic", "compare", "convert", "emit", "matrix", "memory", "warp"]
+__all__ = [
+    "TABLE", "arithmetic", "compare", "convert", "emit", "matrix", "mbarrier", "memory", "warp",
+]  # fmt: skip

@@ -7,6 +7,7 @@ import re
 from kernelproof.emulate.emitter import DTYPES, Emitter
 from kernelproof.emulate.memory.access import Access
 from kernelproof.emulate.ptx import WIDTHS, Address, Instruction
+from kernelproof.emulate.semantics.mbarrier import copy_arrive, copy_bulk
 from kernelproof.emulate.semantics.table import rule
 
 _SPACES = ("global", "shared", "local", "const", "param")
@@ -83,8 +84,12 @@ def fence(e: Emitter, i: Instruction) -> None:
 
 @rule("cp")
 def copy(e: Emitter, i: Instruction) -> None:
-    if i.op[1] != "async" or "bulk" in i.op or "mbarrier" in i.op:
+    if i.op[1] != "async":
         raise e.unsupported()
+    if "bulk" in i.op:
+        return copy_bulk(e, i)
+    if "mbarrier" in i.op:
+        return copy_arrive(e, i)
     if "commit_group" in i.op:
         return e.line(f"S.copy_commit(A, {e.guard})")
     if "wait_group" in i.op or "wait_all" in i.op:

@@ -1,0 +1,7 @@
+"""FLOPs and minimal bytes of any PyTorch function, traced while it runs once."""
+
+from __future__ import annotations
+
+from kernelproof.work.trace import settled, trace
+
+__all__ = ["settled", "trace"]
