@@ -2,9 +2,9 @@
 
     python benchmarks/ladder.py --out DIR [--only mla_kv/0] [--jobs 8] [--seconds 330] [--inline]
 
-On a GPU: each rung is checked at the default level (``--jobs`` at a time), then compiled from
-scratch and timed on the first case beside eager and the problem's best baseline, one at a time.
-Without a GPU: the check alone, emulated, at the cases of `kernelproof.ladder.SMALL`. Each result
+Each rung is inspected for an H200. On a GPU it is checked at the default level (``--jobs`` at a
+time), then built from scratch and timed on the first case beside eager and the problem's best
+baseline, one at a time. Without a GPU: the check alone, emulated, at the cases of `kernelproof.ladder.SMALL`. Each result
 is a file of its own in DIR, so that an interrupted run goes on where it was; all go to
 DIR/ladder.json (ladder-cpu.json without a GPU), to be kept as results/<gpu>/ladder.json or
 results/ladder-cpu.json.
@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ BASELINE = {
     "mla_kv": "two matmuls", "gated_recurrence": "chunked", "int8_attention": "dequantised_sdpa",
 }  # fmt: skip
 # Seconds without a result after which the process at work is ended, and its rung left out.
-PATIENCE = {"check": 150.0, "time": 60.0, "build": 40.0, "inline": 240.0}
+PATIENCE = {"check": 150.0, "time": 60.0, "build": 40.0, "inspect": 60.0, "inline": 240.0}
 SEED = 7
 
 
@@ -121,7 +121,7 @@ def timed(task: Task) -> dict[str, Any]:
         baselines=("eager", BASELINE[task.problem]), build_timeout=230.0,
     )  # fmt: skip
     record = judge(task.problem, task.candidate(), timed=True, options=options)
-    return {"founding": record.status, **_times(record.timing), **_inspected(record)}
+    return {"founding": record.status, **_times(record.timing)}
 
 
 def _times(timing: Timing | None) -> dict[str, Any]:
@@ -134,21 +134,47 @@ def _times(timing: Timing | None) -> dict[str, Any]:
         for clock in ("device", "host"):
             series = getattr(one, clock) if one is not None else None
             found[prefix + clock] = series.median if series is not None else None
+    if timing.limit is not None:
+        bound = timing.limit.bounds[0]
+        found |= {"limit": bound.name, "limit_seconds": bound.seconds,
+                  "limit_share": timing.limit.share}  # fmt: skip
     return found
 
 
-def _inspected(record: Record) -> dict[str, Any]:
-    """What the record knows of the kernels' resources, where records hold it."""
-    inspection = getattr(record, "inspection", None)
-    return {} if inspection is None else {"inspection": inspection.model_dump(mode="json")}
+def inspected(task: Task) -> dict[str, Any]:
+    """Resources and occupancy of the kernels of the founding case on an H200, compiled here."""
+    from kernelproof.errors import UnsupportedError
+    from kernelproof.inspecting import Wish, inspect
+
+    where = f"{task.problem}/cuda" if task.candidate() == "cuda" else task.candidate()
+    try:
+        found = inspect(where, Wish(gpu="h200", problem=task.problem, case="founding"))
+    except UnsupportedError as error:
+        return {"kernels": [], "sentences": [error.message]}
+    return {
+        "sentences": found.sentences,
+        "kernels": [
+            {
+                "name": k.name,
+                "registers": k.registers,
+                "spilled_bytes": k.spill_stores,
+                "shared_bytes": k.shared_bytes + (k.launch.shared if k.launch else 0),
+                "blocks": math.prod(k.launch.grid) if k.launch else None,
+                "threads": k.threads,
+                "occupancy": k.occupancy,
+                "limiter": k.limiter,
+                "blocks_per_sm": k.blocks_per_multiprocessor,
+                "sentences": k.sentences,
+            }
+            for k in found.kernels
+        ],
+    }
 
 
 def built(task: Task) -> dict[str, Any]:
-    """Seconds from import to the first result with nothing compiled before, and what the kernels
-    of that call take."""
+    """Seconds from import to the first result with nothing compiled before."""
     import torch
 
-    from kernelproof import cuda
     from kernelproof import problem as problems
     from kernelproof.importing import import_file
 
@@ -158,14 +184,6 @@ def built(task: Task) -> dict[str, Any]:
     torch.manual_seed(SEED)
     inputs = [x.cuda() if isinstance(x, torch.Tensor) else x for x in reference.inputs(case)]
     args, kwargs = reference.init_args(case)
-    loaded: list[Any] = []
-    make = cuda.Kernel._load
-
-    def noted(kernel: Any, device: int) -> Any:
-        loaded.append(make(kernel, device))
-        return loaded[-1]
-
-    cuda.Kernel._load = noted  # type: ignore[method-assign]
     path = task.candidate()
     if path == "cuda":
         path = str(Path(reference.problem.path).with_name("cuda.py"))
@@ -181,39 +199,12 @@ def built(task: Task) -> dict[str, Any]:
         module.ModelNew(*args, **kwargs)(*inputs)
         torch.cuda.synchronize()
         seconds = time.perf_counter() - started
-    return {"build": seconds, "kernels": [k for one in loaded for k in _resources(one)]}
+    return {"build": seconds}
 
 
-def _resources(loaded: Any) -> Iterable[dict[str, Any]]:
-    """Registers, shared memory and occupancy of each configuration that was launched."""
-    import cuda.bindings.driver as driver
-
-    kernel, prefix = loaded.kernel, "CU_FUNC_ATTRIBUTE_"
-
-    def attribute(name: str) -> int:
-        wanted = getattr(driver.CUfunction_attribute, prefix + name)
-        status, value = driver.cuKernelGetAttribute(wanted, kernel.handle, loaded.device)
-        if status != driver.CUresult.CUDA_SUCCESS:
-            raise RuntimeError(f"{name} of {loaded.name}: {status}")
-        return int(value)
-
-    for grid, block, shared, *_ in loaded.configs:
-        threads = 1
-        for size in block if isinstance(block, tuple) else (block,):
-            threads *= size
-        blocks = 1
-        for size in grid if isinstance(grid, tuple) else (grid,):
-            blocks *= size
-        per_sm = int(kernel.occupancy.max_active_blocks_per_multiprocessor(threads, shared))
-        yield {
-            "name": loaded.name,
-            "blocks": blocks,
-            "threads": threads,
-            "registers": attribute("NUM_REGS"),
-            "local_bytes": attribute("LOCAL_SIZE_BYTES"),
-            "shared_bytes": attribute("SHARED_SIZE_BYTES") + shared,
-            "blocks_per_sm": per_sm,
-        }
+_STEPS: dict[str, Callable[[Task], dict[str, Any]]] = {
+    "time": timed, "build": built, "inspect": inspected,
+}  # fmt: skip
 
 
 def work(step: str, form: str, names: list[str], out: Path, gpu: bool) -> None:
@@ -222,10 +213,7 @@ def work(step: str, form: str, names: list[str], out: Path, gpu: bool) -> None:
         task = Task(step, *name.split("/"), form)
         started = time.perf_counter()
         try:
-            found = (
-                check(task, gpu) if step == "check" else timed(task) if step == "time"
-                else built(task)
-            )  # fmt: skip
+            found = check(task, gpu) if step == "check" else _STEPS[step](task)
         except Exception as error:
             traceback.print_exc()
             found = {"fault": f"{type(error).__name__}: {error}"}
@@ -327,6 +315,7 @@ def main() -> int:
     rungs = [r for problem in ladder.problems() for r in ladder.rungs(problem)]
     rungs = [r for r in rungs if f"{r.problem}/{r.name}".startswith(given.only)]
     checks = [Task("check", r.problem, r.name) for r in rungs]
+    inspections = [Task("inspect", r.problem, r.name) for r in rungs]
     builds = [Task("build", r.problem, r.name) for r in rungs] if gpu else []
     times = [Task("time", r.problem, r.name) for r in rungs] if gpu else []
     inline: list[Task] = []
@@ -335,9 +324,10 @@ def main() -> int:
         inline = [Task("check", r.problem, r.name, "load_inline") for r in twins]
     lead(inline, given.out, 4, gpu, until)
     lead(checks, given.out, jobs, gpu, until)
+    lead(inspections, given.out, jobs, gpu, until)
     lead(builds, given.out, 1, gpu, until)
     lead(times, given.out, 1, gpu, until)
-    rows = merged([*checks, *builds, *times, *inline], given.out)
+    rows = merged([*checks, *inspections, *builds, *times, *inline], given.out)
     environment = capture()
     about = {
         "date": str(datetime.date.today()),

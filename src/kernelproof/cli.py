@@ -158,6 +158,7 @@ def floors(
     print(floors_text(found)) if not json_ else _print_json(json.loads(found.model_dump_json()))
 
 
+@app.command()
 def inspect(
     candidate: InspectedArg,
     gpu: GpuOpt = None,
