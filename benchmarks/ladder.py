@@ -4,10 +4,10 @@
 
 Each rung is inspected for an H200. On a GPU it is checked at the default level (``--jobs`` at a
 time), then built from scratch and timed on the first case beside eager and the problem's best
-baseline, one at a time. Without a GPU: the check alone, emulated, at the cases of `kernelproof.ladder.SMALL`. Each result
-is a file of its own in DIR, so that an interrupted run goes on where it was; all go to
-DIR/ladder.json (ladder-cpu.json without a GPU), to be kept as results/<gpu>/ladder.json or
-results/ladder-cpu.json.
+baseline, one at a time. Without a GPU: the check alone, emulated, at the cases of
+`kernelproof.ladder.SMALL`. Each result is a file of its own in DIR, so that an interrupted run goes
+on where it was; all go to DIR/ladder.json (ladder-cpu.json without a GPU), to be kept as
+results/<gpu>/ladder.json or results/ladder-cpu.json.
 ``--inline``: also the load_inline forms, which take a minute each to compile.
 """
 
@@ -30,7 +30,7 @@ from typing import Any
 
 from kernelproof import ladder
 from kernelproof.environment import capture
-from kernelproof.types import Record, Run, Timing, Verdict
+from kernelproof.types import Run, Timing, Verdict
 
 # The fastest alternative in PyTorch, by results/h200/*-operators.json.
 BASELINE = {

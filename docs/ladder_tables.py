@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelproof import ladder
-from kernelproof.report.units import seconds
+from kernelproof.report.units import seconds, size
 
 ROOT = Path(__file__).resolve().parents[1]
 CPU = ROOT / "results" / "ladder-cpu.json"
@@ -68,20 +68,41 @@ def table(problem: str) -> str:
     """A row for each rung: what it must get, and what the judge said, here and on the H200."""
     here, there = rows(CPU, problem), rows(GPU, problem)
     lines = [
-        "| rung | verdict | evidence | effective bits (reference) | ratio | says |",
-        "|---|---|---|---|---|---|",
+        "| rung | verdict | evidence | effective bits (reference) | ratio | registers | "
+        "shared memory | blocks x threads | occupancy | the judge; what holds it back |",
+        "|" + "---|" * 10,
     ]
     for rung in ladder.rungs(problem):
         if rung.name not in here:
             continue
         row = here[rung.name]
-        said = words(row) if row["status"] != "pass" else ""
+        said = words(row) if row["status"] != "pass" else holds_back(row)
         link = f"[{rung.name}](../candidates/{problem}/{rung.name})"
-        lines.append(
-            f"| {link} | {status(row)} | {row['evidence']} | {bits(row)} | {_ratio(row)} | {said} |"
-        )
+        cells = [link, status(row), row["evidence"], bits(row), _ratio(row), *resources(row), said]
+        lines.append(f"| {' | '.join(cells)} |")
     text = "\n".join(lines) + "\n"
     return text + (f"\n{_gpu_table(problem, there)}" if there else "")
+
+
+def resources(row: Row) -> list[str]:
+    """Registers a thread, shared memory, launch and occupancy of each kernel on an H200."""
+    kernels = row.get("kernels") or []
+    launched = [k for k in kernels if k["blocks"] is not None]
+    return [
+        ", ".join(str(k["registers"]) for k in kernels) or "-",
+        ", ".join(size(k["shared_bytes"]) for k in launched) or "-",
+        ", ".join(f"{k['blocks']} x {k['threads']}" for k in launched) or "-",
+        ", ".join(f"{k['occupancy']:.0%} ({k['limiter']})" for k in launched) or "-",
+    ]
+
+
+def holds_back(row: Row) -> str:
+    """The heads of what `kernelproof inspect` says of the kernels and of the call."""
+    said = [s for kernel in row.get("kernels") or [] for s in kernel["sentences"]]
+    if row.get("kernels"):
+        said += row.get("sentences") or []
+    heads = [text.split(":")[0].split(";")[0] for text in said]
+    return "; ".join(dict.fromkeys(heads))
 
 
 def _ratio(row: Row) -> str:
@@ -97,8 +118,8 @@ def _gpu_table(problem: str, there: dict[str, Row]) -> str:
         f"![time of each rung](ladder-{problem}.svg)",
         "",
         "| rung | verdict | `allclose` | bits (reference) | device time | per call | eager / it | "
-        "of an empty launch | first result | registers | shared | blocks | blocks/SM |",
-        "|" + "---|" * 13,
+        "of the floor | first result |",
+        "|" + "---|" * 9,
     ]
     for rung in ladder.rungs(problem):
         row = there.get(rung.name)
@@ -114,20 +135,14 @@ def _gpu_cells(row: Row) -> list[str]:
     ratio = share = "-"
     if row.get("device") and row.get("eager_device"):
         ratio = f"{row['eager_device'] / row['device']:.3g}"
-    if row.get("device") and row.get("floor_device"):
-        share = f"{row['floor_device'] / row['device']:.0%}"
-    kernels = row.get("kernels") or []
-
-    def of(name: str) -> str:
-        return ", ".join(f"{k[name]:,}" for k in kernels) or "-"
-
+    if row.get("limit_share"):
+        share = f"{row['limit_share']:.0%} ({row['limit']})"
     found = status(row) if "status" in row else "-"
     if row.get("status") == "wrong" and row.get("founding") == "pass":
         found = "**wrong**; right at the founding sizes"
     close = "-" if "compat" not in row else "yes" if row["compat"] else "no"
     return [
         found, close, bits(row), time("device"), time("host"), ratio, share, time("build"),
-        of("registers"), of("shared_bytes"), of("blocks"), of("blocks_per_sm"),
     ]  # fmt: skip
 
 
@@ -140,7 +155,7 @@ def rung(name: str) -> str:
         if row is None or "status" not in row:
             continue
         how = {"emulated": "without a GPU, emulated", "cpu": "on a CPU"}
-        where = how.get(row["evidence"], f"on an {about.get('machine')}")
+        where = how.get(row["evidence"], f"on {about.get('machine')}")
         text = f"{where}: {row['status']}"
         if row["status"] == "pass":
             text += f", {bits(row)} effective bits (the reference's), ratio {_ratio(row)} of 12"

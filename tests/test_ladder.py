@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
@@ -66,6 +68,33 @@ def test_a_deviation_is_told(tmp_path: Path) -> None:
         rung.problem, rung.name, rung.folder, rung.candidate, "wrong", ("no such words",)
     )
     assert "lacks ['no such words']" in ladder.unexpected(silent, record)
+
+
+def test_a_climb_judges_every_rung(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = [r for r in RUNGS if r.name in ("02b_no_opt_in", "10_mask_after_softmax")]
+    monkeypatch.setattr(ladder, "rungs", lambda problem: chosen)
+    seen: list[str] = []
+    found = ladder.climb("int8_attention", "cpu", lambda what, done, total: seen.append(what))
+    assert [rung for rung, _ in found] == chosen
+    assert [ladder.unexpected(*pair) for pair in found] == ["", ""]
+    assert seen == [rung.name for rung in chosen]
+
+
+def test_demo_names_the_ladders_there_are(run_cli: Callable[..., CompletedProcess[str]]) -> None:
+    done = run_cli("demo", "--ladder", "cumsum")
+    assert done.returncode == 2
+    assert "no ladder for 'cumsum'; there are gated_recurrence, int8_attention" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rung", INLINE, ids=name)
+def test_load_inline_form_gets_its_status(rung: ladder.Rung) -> None:
+    options = Options(device="cpu", level="quick", seeds=1, seed=7, cases=rung.small)
+    record = judge(rung.problem, rung.folder / "load_inline.py", options=options)
+    assert record.status == rung.expect, record.verdict.message
+    assert record.verdict.evidence == "emulated"
+    if "cudaFuncSetAttribute" in rung.says:
+        assert "cudaFuncSetAttribute" in record.verdict.message
 
 
 @pytest.mark.gpu
