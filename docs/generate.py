@@ -17,6 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ladder_tables
+
 from kernelproof.inspect import devices, limits, sentences
 from kernelproof.report.units import ratio, seconds
 from kernelproof.store import read_json
@@ -27,7 +29,8 @@ PART = re.compile(r"<!-- (table|output): (.+?) -->\n(.*?)<!-- end -->", re.DOTAL
 
 
 def documents() -> list[Path]:
-    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    rungs = sorted((ROOT / "candidates").glob("**/*.md"))
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *rungs]
 
 
 def newest_operators(machine: str) -> list[Record]:
@@ -307,7 +310,7 @@ def inspect_devices() -> str:
     return "\n".join(lines) + "\n"
 
 
-TABLES: dict[str, Callable[[], str]] = {
+TABLES: dict[str, Callable[..., str]] = {
     "operators": operators,
     "operators_all": operators_all,
     "emulated_bugs": emulated_bugs,
@@ -320,6 +323,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "emulated_bounds": emulated_bounds,
     "corpus": corpus,
     "corpus_ratios": corpus_ratios,
+    "ladder": ladder_tables.table,
+    "rung": ladder_tables.rung,
     "timing_answers": timing_answers,
     "inspect_rules": inspect_rules,
     "inspect_devices": inspect_devices,
@@ -332,7 +337,8 @@ def fill(text: str, with_output: bool) -> str:
     def replace(match: re.Match[str]) -> str:
         kind, name, old = match.groups()
         if kind == "table":
-            body = TABLES[name]()
+            first, _, rest = name.partition(" ")
+            body = TABLES[first](*([rest] if rest else []))
         else:
             body = output(name) if with_output else old
         return f"<!-- {kind}: {name} -->\n{body}<!-- end -->"
@@ -341,6 +347,8 @@ def fill(text: str, with_output: bool) -> str:
 
 
 if __name__ == "__main__":
+    for name, plot in ladder_tables.plots().items():
+        (ROOT / "docs" / name).write_text(plot)
     for path in documents():
         before = path.read_text()
         after = fill(before, with_output="--tables" not in sys.argv)

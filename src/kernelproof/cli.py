@@ -11,7 +11,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -238,12 +238,18 @@ def demo(
     ),
     json_: JsonOpt = False,
     device: DeviceOpt = None,
+    ladder: Annotated[
+        str | None,
+        typer.Option(help="Instead judge the designs of this problem, such as mla_kv."),
+    ] = None,
     store: StoreOpt = None,
 ) -> None:
     """Prove the shipped operators on whatever this machine has, and write a report."""
     from kernelproof.demo import run
     from kernelproof.report import render, summary
 
+    if ladder is not None:
+        _climb(ladder, device, output, json_, store)
     with Shown() as progress:
         records = run(quick=quick, device=device, progress=progress)
     _keep(records, store)
@@ -375,6 +381,32 @@ def _judge(problem: str, candidate: str, timed: bool, options: Options) -> Recor
 
     with Shown() as progress:
         return pipeline.judge(problem, candidate, timed=timed, options=options, progress=progress)
+
+
+def _climb(
+    problem: str, device: str | None, output: Path, json_: bool, store: str | None
+) -> NoReturn:
+    """Exit code 0 where every rung gets the status that it must."""
+    from kernelproof import ladder
+    from kernelproof.report import render, summary
+    from kernelproof.worker.client import start_server
+
+    start_server()
+    with Shown() as progress:
+        found = ladder.climb(problem, device, progress)
+    records = [record for _, record in found]
+    unexpected = [words for rung, record in found if (words := ladder.unexpected(rung, record))]
+    _keep(records, store)
+    output.write_text(render(records))
+    if json_:
+        both = [{"rung": g.name, "expected": g.expect, **_as_json(r)} for g, r in found]
+        _print_json({"records": both, "unexpected": unexpected, "report": str(output)})
+    else:
+        print(summary(records))
+        passing = sum(record.status == "pass" for record in records)
+        print(f"\n{len(found)} designs, {passing} pass; {len(unexpected)} not as they must")
+        print("\n".join([*unexpected, f"report: {output}"]))
+    raise typer.Exit(1 if unexpected else 0)
 
 
 def _sweep(

@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kernelproof import launching
 from kernelproof.build.cache import cached, content_key
 from kernelproof.errors import CompileError, UnsupportedError
 
 _MISSING = "compiling CUDA source needs cuda-core and NVRTC: pip install 'kernelproof[cuda]'"
-_STATIC_SHARED_LIMIT = 48 * 1024  # bytes a block gets without opting in (CUDA C++ guide, 5.2.3)
 
 
 class Kernel:
@@ -75,6 +75,7 @@ class Kernel:
         shared: int = 0,
         cluster: int | tuple[int, ...] | None = None,
         programmatic: bool = False,
+        opt_in: bool = True,
     ) -> None:
         """Launch.
 
@@ -84,8 +85,14 @@ class Kernel:
             cluster: blocks per cluster (sm_90 and later).
             programmatic: programmatic dependent launch; the kernel must wait with
                 ``griddepcontrol.wait`` before it touches memory.
+            opt_in: False refuses more than 48 KiB of dynamic shared memory, as `<<<...>>>` does
+                where nobody has set the attribute.
+
+        Raises:
+            CandidateCrash: the launch asks for more threads or shared memory than a block can have.
         """
         if _taker is not None:
+            launching.check(self.name, _triple(grid), _triple(block), shared, opt_in)
             source = self.path if self.path is not None else self.source
             _taker(source, self.name, self.options, args, grid, block, shared, cluster)
             return
@@ -94,13 +101,13 @@ class Kernel:
         if loaded is None:
             loaded = self._loaded[device] = self._load(device)
         with _made_current(device):
-            loaded.launch(args, grid, block, shared, cluster, programmatic)
+            loaded.launch(args, grid, block, shared, cluster, programmatic, opt_in)
 
     def _load(self, device: int) -> _Loaded:
         core = _core()
         code, mangled = self._compile(present_arch(device))
         module = core.ObjectCode.from_cubin(code)
-        return _Loaded(core, module.get_kernel(mangled), device)
+        return _Loaded(core, module.get_kernel(mangled), device, self.name)
 
     def _compile(self, arch: str) -> tuple[bytes, str]:
         """The cubin and the mangled name of the function; from the cache where possible."""
@@ -153,7 +160,8 @@ def taking_launches(taker: Callable[..., None]) -> Iterator[None]:
 class _Loaded:
     """A kernel on one device: what a launch needs, looked up once."""
 
-    def __init__(self, core: Any, kernel: Any, device: int) -> None:
+    def __init__(self, core: Any, kernel: Any, device: int, name: str) -> None:
+        self.name = name
         self.core = core
         self.kernel = kernel
         self.device = device
@@ -168,12 +176,13 @@ class _Loaded:
         shared: int,
         cluster: int | tuple[int, ...] | None,
         programmatic: bool,
+        opt_in: bool,
     ) -> None:
         if len(args) != len(self.sizes):
             raise TypeError(f"the kernel takes {len(self.sizes)} arguments, {len(args)} given")
-        config = self.configs.get((grid, block, shared, cluster, programmatic))
+        config = self.configs.get((grid, block, shared, cluster, programmatic, opt_in))
         if config is None:
-            config = self._config(grid, block, shared, cluster, programmatic)
+            config = self._config(grid, block, shared, cluster, programmatic, opt_in)
         stream = _stream(self.core, self.device)
         values = [_argument(a, size) for a, size in zip(args, self.sizes, strict=True)]
         self.core.launch(stream, config, self.kernel, *values)
@@ -185,9 +194,11 @@ class _Loaded:
         shared: int,
         cluster: int | tuple[int, ...] | None,
         programmatic: bool,
+        opt_in: bool,
     ) -> Any:
-        if shared > _STATIC_SHARED_LIMIT:
-            _allow_shared(self.kernel, shared, self.device)
+        launching.check(self.name, _triple(grid), _triple(block), shared, opt_in)
+        if shared > launching.SHARED_WITHOUT_OPT_IN:
+            _allow_shared(self.name, self.kernel, shared, self.device)
         blocks = _triple(grid)
         extra: dict[str, Any] = {}
         if cluster is not None:
@@ -202,7 +213,7 @@ class _Loaded:
         config = self.core.LaunchConfig(
             grid=blocks, block=_triple(block), shmem_size=shared, **extra
         )
-        self.configs[(grid, block, shared, cluster, programmatic)] = config
+        self.configs[(grid, block, shared, cluster, programmatic, opt_in)] = config
         return config
 
 
@@ -373,13 +384,15 @@ def _argument(value: Any, size: int) -> Any:
     return pointer() if pointer is not None else value
 
 
-def _allow_shared(kernel: Any, nbytes: int, device: int) -> None:
+def _allow_shared(name: str, kernel: Any, nbytes: int, device: int) -> None:
     """Opt in to more than 48 KiB of dynamic shared memory per block."""
     import cuda.bindings.driver as driver
 
     attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
     status = driver.cuKernelSetAttribute(attribute, nbytes, kernel.handle, device)[0]
     if status != driver.CUresult.CUDA_SUCCESS:
-        raise ValueError(
-            f"a block cannot have {nbytes} bytes of dynamic shared memory on this GPU ({status})"
+        launching.refuse(
+            name,
+            f"{nbytes:,} bytes of dynamic shared memory for a block, more than this GPU grants one "
+            f"that opts in ({status})",
         )

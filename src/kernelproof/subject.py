@@ -34,7 +34,7 @@ _PART = {"cold": 1, "single": 2}
 # What a worker tells, and of which type: it can send anything.
 _FACTS = {
     "output": object, "mutated": list, "overrun": list, "views_input": list, "reused": list,
-    "devices": list, "emulated": (dict, type(None)),
+    "devices": list, "emulated": (dict, type(None)), "refused": list,
 }  # fmt: skip
 _LOADED = {"import_seconds": float, "construct_seconds": float, "weights": str}
 _TRACED = {"tripwires": dict, "profile": (dict, type(None))}

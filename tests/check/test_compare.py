@@ -9,7 +9,7 @@ import torch
 
 from kernelproof.check.compare import Expected, compare
 from kernelproof.check.explain import pattern
-from kernelproof.check.figures import figures, looks_like
+from kernelproof.check.figures import figures, looks_like, lower_precision
 from kernelproof.worker.wire import Foreign
 
 
@@ -119,6 +119,15 @@ def test_precision_names() -> None:
     assert looks_like(1.0, levels) == "wrong values"
     assert looks_like(math.nan, levels) == "no number"
     assert looks_like(0.0, levels) == "exact"
+
+
+def test_the_error_of_a_lower_precision_is_named() -> None:
+    levels = {"fp32": 1e-7, "tf32": 4e-4, "fp16": 4.5e-4, "bf16": 3e-3}
+    assert "as large as that of tf32 or fp16" in lower_precision(3e-4, levels)
+    assert "of bf16:" in lower_precision(4e-3, levels)
+    for rms in (1.5e-7, 1e-5, 1.0, math.nan, math.inf, 0.0):
+        assert lower_precision(rms, levels) == ""
+    assert lower_precision(3e-4, {}) == ""
 
 
 def test_figures_by_hand() -> None:

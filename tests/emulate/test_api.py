@@ -106,6 +106,23 @@ extern "C" __global__ void k(float* y, int s) {
     assert y.tolist() == [3 * (i % 8) for i in range(20)]
 
 
+def test_what_is_read_of_a_local_array_without_a_value_is_a_note_and_nan() -> None:
+    """No error: compilers load local arrays ahead, as in the ladder's int8_attention/01."""
+    source = """
+__device__ __noinline__ float pick(const float* a, int i) { return a[i]; }
+extern "C" __global__ void k(float* y, int n) {
+  float a[8];
+  for (int i = 0; i < n; ++i) a[i] = i;
+  y[threadIdx.x] = pick(a, threadIdx.x);
+}
+"""
+    y = np.zeros(8, np.float32)
+    result = emulate.launch(source, "k", 1, 8, [y, 5])
+    assert [f.kind for f in result.notes] == ["uninitialised local"]
+    assert not result.errors
+    assert y[:5].tolist() == [0, 1, 2, 3, 4] and np.isnan(y[5:]).all()
+
+
 def test_limits() -> None:
     source = 'extern "C" __global__ void k(int* x) { while (true) x[threadIdx.x] += 1; }'
     with pytest.raises(UnsupportedError, match="has taken 500 steps"):

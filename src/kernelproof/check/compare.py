@@ -10,7 +10,7 @@ import torch
 
 from kernelproof.check import budget
 from kernelproof.check.explain import pattern
-from kernelproof.check.figures import figures, looks_like
+from kernelproof.check.figures import figures, looks_like, lower_precision
 from kernelproof.types import OutputVerdict
 
 # Outputs with more elements are judged in parts, each of whole rows: a dozen temporaries in float64
@@ -193,7 +193,10 @@ def _compare_floating(
     )
     if value.numel() == 0:
         return verdict
-    return verdict.model_copy(update=_worst(name, wide, truth, stray, excess, passed))
+    update = _worst(name, wide, truth, stray, excess, passed)
+    if not passed and (words := lower_precision(mine.rms, expected.levels or {})):
+        update["message"] += f". {words}"
+    return verdict.model_copy(update=update)
 
 
 def _worst(

@@ -47,7 +47,7 @@ class Course(Matrix):
         self._key: Any = None
         self._constructed = False
         self._model: ReferenceModel | None = None
-        self._history = History()
+        self._history = History(always_filled=plan.evidence == "emulated")
         self.at: Call | None = None
 
     def run(self) -> None:
@@ -116,12 +116,14 @@ class Course(Matrix):
                 lambda result: self._judge(run, result, seen.expected),
             )  # fmt: skip
         else:
-            run = self.guards.emulated(run.name, run, results[0].get("emulated"))
+            run = self.guards.launched(run.name, run, results[0])
         if run.status == "pass" and pooled:
             self.pool.add(results[0]["output"], seen.expected, inputs, model)
         if run.status == "wrong":
             run = self._known_mistake(run, results[0], model, inputs)
         self._history.last = results[0]["output"]
+        if results[0].get("refused"):
+            return run  # nothing has run whose values could be explained
         run = self._history.explained(
             run, inputs, [want.truth for _, want in seen.expected],
             [[leaf for _, leaf in flatten(result["output"])] for result in results],

@@ -48,6 +48,20 @@ def _ulp(size: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return torch.ldexp(torch.full_like(size, float(info.eps)), exponent - 1)
 
 
+def lower_precision(rms: float, levels: Mapping[str, float]) -> str:
+    """Words for an error as large as that of a lower precision than the best of ``levels``; "" for
+    any other. Arguments as of `looks_like`."""
+    known = [level for level in levels.values() if level > 0]
+    names = looks_like(rms, levels)
+    near = [level for level in known if 0.5 <= rms / level <= 2]
+    if not near or not min(near) > 4 * min(known):
+        return ""
+    return (
+        f"The error is as large as that of {names}: look for TF32 in a matrix product "
+        "(allow_tf32, input_precision, mma) or for a cast to 16 bits"
+    )
+
+
 def looks_like(rms: float, levels: Mapping[str, float]) -> str:
     """The precision whose error ``rms`` is nearest to, on a logarithmic scale.
 

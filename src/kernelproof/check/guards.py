@@ -37,7 +37,7 @@ class Guards:
             judge: a result's values.
         """
         result = results[0]
-        run = self.emulated(name, run, result.get("emulated"))
+        run = self.launched(name, run, result)
         mutated = [i for i in result["mutated"] if i not in changed]
         run = self._guard(
             run, "inputs unchanged", not mutated,
@@ -65,6 +65,16 @@ class Guards:
         if len(results) > 2:
             run = self._repeats(run, results, judge)
         return run
+
+    def launched(self, name: str, run: Run, result: dict[str, Any]) -> Run:
+        """``run`` with what is known of its launches, whatever its values are."""
+        run = self.emulated(name, run, result.get("emulated"))
+        refused = result.get("refused") or []
+        text = f"case {name}: {'; '.join(refused)}"
+        if refused and run.status != "pass":
+            values = run.message.removeprefix(f"case {run.name}: ")
+            run = run.model_copy(update={"message": f"{text}. Hence {values}"})
+        return self._guard(run, "launches accepted", not refused, text)
 
     def emulated(self, name: str, run: Run, seen: dict[str, Any] | None) -> Run:
         """Findings of the emulator fail a kernel whatever its values are; see emulate.report."""

@@ -135,7 +135,8 @@ class Checks:
             if unset.any():
                 n = int(np.argmax(unset))
                 self.report.add(
-                    "uninitialised", m.operation,
+                    "uninitialised local" if space.name == "local" else "uninitialised",
+                    m.operation,
                     f"reads {self._name(space, int(address[n]))}, which nobody has written; "
                     f"{self.who(self.first + active.threads[n])}",
                     subject=self._subject(space, int(address[n])), count=int(unset.sum()),

@@ -23,6 +23,9 @@ KINDS: dict[str, Severity] = {
     "assertion": "error",
     "launch refused": "error",
     "index overflow": "error",
+    # Compilers load local arrays ahead and whole, also where the result is then not used. What is
+    # used shows in the values: local memory starts as NaN.
+    "uninitialised local": "note",
     "same value": "note",
     "early exit": "note",
     "bank conflict": "note",

@@ -32,6 +32,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from kernelproof import launching
 from kernelproof.errors import CandidateError, CompileError, ContractError
 from kernelproof.importing import import_file
 from kernelproof.seeding import seed_all
@@ -162,6 +163,7 @@ class Host:
                     output = call_on_side_stream(self.module, placed.given)
                 else:
                     output = self.module(*placed.given)
+                refused = launching.taken(self.device)
                 _synchronize(self.device)
             leaves = list(leaves_of(output))
             runs.append(
@@ -173,6 +175,7 @@ class Host:
                     "reused": _shared(leaves, self.previous),
                     "devices": [str(leaf.device) for leaf in leaves],
                     "emulated": _emulated(self.recorder),
+                    "refused": refused,
                 }
             )
             # Held until the next call, so that a reused buffer is seen and not merely freed memory.

@@ -32,9 +32,15 @@ class _Past:
 
 
 class History:
-    """The runs of a candidate so far, for the words on the one that fails."""
+    """The runs of a candidate so far, for the words on the one that fails.
 
-    def __init__(self) -> None:
+    Args:
+        always_filled: new memory holds NaN in every call, as in the emulator: that a NaN comes
+            again does not tell where it is from.
+    """
+
+    def __init__(self, always_filled: bool = False) -> None:
+        self.always_filled = always_filled
         self.last: Any = None  # the output of the latest call
         self._past: list[_Past] = []
         self._first: _Past | None = None
@@ -71,7 +77,8 @@ class History:
 
     def _words(self, inputs: Any, truths: Sequence[Any], outputs: list[list[Any]]) -> str:
         # What is never written differs from call to call as well: that is no race.
-        first = _filled(outputs, truths) or _repeats(outputs, truths)
+        first = "" if self.always_filled else _filled(outputs, truths)
+        first = first or _repeats(outputs, truths)
         found = [first, self._stale(outputs, truths)]
         if not any(found) or "so they are computed" in first:
             found.append(self._large(inputs))

@@ -173,8 +173,9 @@ BASELINES: dict[str, Callable[..., Tensor]] = {"unbound loop": _unbound, "chunke
 
 def _gate_on_key_axis(q: Tensor, k: Tensor, v: Tensor, gate: Tensor) -> Tensor:
     """The usual gated linear attention, which is another function: gate[i] scales row i."""
-    if q.shape[-1] != v.shape[-1]:
-        return torch.empty(0)  # the slip is only possible where both axes have one length
+    if q.shape[-1] > v.shape[-1]:
+        return torch.empty(0)  # there is no gate for the last rows
+    gate = gate[..., : q.shape[-1]]
     state = q.new_zeros(*q.shape[:1], q.shape[2], q.shape[3], v.shape[3])
     outputs = []
     for t in range(q.shape[1]):

@@ -12,6 +12,7 @@ sees no key gives zeros.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -205,6 +206,20 @@ class DequantisedSDPA(nn.Module):
 
 
 BASELINES: dict[str, Any] = {"dequantised_sdpa": DequantisedSDPA}
+
+
+def _without_scale(number: int) -> Callable[..., Tensor]:
+    def slip(q: Tensor, k: Tensor, v: Tensor, *scales: Tensor) -> Tensor:
+        a, b, c = (torch.ones_like(x) if n == number else x for n, x in enumerate(scales))
+        return reference(q, k, v, a, b, c)
+
+    return slip
+
+
+MISTAKES = {
+    f"{name} is not applied": _without_scale(number)
+    for number, name in enumerate(("q_scale", "k_scale", "v_scale"))
+}
 
 
 def FLOPS(

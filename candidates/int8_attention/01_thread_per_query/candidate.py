@@ -1,0 +1,34 @@
+"""A thread per query with a local array for 72 scores."""
+
+from pathlib import Path
+
+import torch
+import torch.nn as nn
+
+from kernelproof.cuda import Kernel
+
+EXPECT = "wrong"
+SAYS = ("case decode",)
+HOLDS = ("founding",)
+
+kernel = Kernel(Path(__file__).with_name("kernel.cu"), "attend")
+
+
+class ModelNew(nn.Module):
+    def __init__(self, causal: bool = True):
+        super().__init__()
+        self.causal = causal
+
+    def forward(self, q_q, k_q, v_q, q_scale, k_scale, v_scale):
+        q, k, v = q_q.contiguous(), k_q.contiguous(), v_q.contiguous()
+        batch, queries, heads, dim = q.shape
+        keys, kv_heads = k.shape[1:3]
+        out = torch.empty(q.shape, dtype=q_scale.dtype, device=q.device)
+        if out.numel() == 0:
+            return out
+        kernel(
+            q, k, v, q_scale.contiguous(), k_scale.contiguous(), v_scale.contiguous(), out,
+            batch, queries, keys, heads, kv_heads, dim, int(self.causal),
+            grid=-(-batch * queries * heads // 64), block=64,
+        )  # fmt: skip
+        return out

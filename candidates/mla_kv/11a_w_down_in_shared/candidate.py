@@ -1,0 +1,37 @@
+"""w_down in shared memory, blocks that go round the tokens."""
+
+from pathlib import Path
+
+import torch
+import torch.nn as nn
+
+from kernelproof.cuda import Kernel
+
+EXPECT = "pass"
+BLOCKS = 128  # one for each multiprocessor, nearly
+
+kernel = Kernel(Path(__file__).with_name("kernel.cu"), "mla_kv")
+
+
+class ModelNew(nn.Module):
+    def __init__(self, kv_heads: int = 4):
+        super().__init__()
+        self.kv_heads = kv_heads
+
+    def forward(self, hidden, w_down, w_up_k, w_up_v):
+        hidden, w_down = hidden.contiguous(), w_down.contiguous()
+        w_up_k, w_up_v = w_up_k.contiguous(), w_up_v.contiguous()
+        batch, seq, model = hidden.shape
+        rank, columns = w_up_k.shape
+        out = hidden.new_empty(batch, seq, 2, self.kv_heads, columns // self.kv_heads)
+        if out.numel() == 0:
+            return out
+        needed = 4 * (model + rank + model * rank)
+        most = torch.cuda.get_device_properties(hidden.device).shared_memory_per_block_optin
+        resident = needed <= most
+        kernel(
+            hidden, w_down, w_up_k, w_up_v, out, batch * seq, model, rank, columns, int(resident),
+            grid=min(batch * seq, BLOCKS), block=128,
+            shared=needed if resident else 4 * (model + rank),
+        )  # fmt: skip
+        return out

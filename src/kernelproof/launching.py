@@ -1,0 +1,107 @@
+"""Launches that are refused, by the rules of the driver; and what has been refused in this process.
+
+A refused launch is an error that the next call can ask for. Code that does not ask goes on as if
+the kernel had run, so what was refused is kept here for whoever wants to know.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+from typing import Any, NoReturn
+
+from kernelproof.errors import CandidateCrash
+
+# Bytes of dynamic shared memory that a block gets without opting in, and threads of a block, on
+# every GPU so far (CUDA C++ guide, 5.2.3 and the table of compute capabilities).
+SHARED_WITHOUT_OPT_IN = 48 * 1024
+MOST_THREADS = 1024
+_GRID = (1 << 31, 1 << 16, 1 << 16)
+# The most that any GPU grants a block that opts in, from compute capability 9.0 on (same table).
+SHARED_AT_MOST = 227 * 1024
+_REMEDY = (
+    "raise the limit once, with cudaFuncSetAttribute(kernel, "
+    "cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), and check cudaGetLastError() after the "
+    "launch; or use less"
+)
+
+_refused: list[str] = []
+
+
+def check(
+    name: str, grid: tuple[int, ...], block: tuple[int, ...], shared: int, opt_in: bool
+) -> None:
+    """Refuse what the driver of any GPU would.
+
+    Args:
+        grid, block: blocks and threads along each axis.
+        shared: dynamic shared memory in bytes; ``opt_in``: whether more than 48 KiB is asked for
+            by the attribute.
+
+    Raises:
+        CandidateCrash: it asks for more than a block can have.
+    """
+    threads = math.prod(block)
+    words = ""
+    if any(not 0 < n < most for n, most in zip(grid, _GRID, strict=False)):
+        words = f"a grid of {grid} blocks; it may have 1 to 2^31 - 1, 65,535 and 65,535"
+    elif not 0 < threads <= MOST_THREADS or block[2:] > (64,):
+        words = f"a block of {threads:,} threads; it may have 1 to {MOST_THREADS:,}, 64 along z"
+    elif shared > SHARED_AT_MOST:
+        words = (
+            f"{shared:,} bytes of dynamic shared memory for a block; no GPU grants more than "
+            f"{SHARED_AT_MOST:,}, also by opting in"
+        )
+    elif shared > SHARED_WITHOUT_OPT_IN and not opt_in:
+        words = (
+            f"{shared:,} bytes of dynamic shared memory for a block; without opting in it gets at "
+            f"most {SHARED_WITHOUT_OPT_IN:,}: {_REMEDY}"
+        )
+    if words:
+        refuse(name, words)
+
+
+def refuse(name: str, words: str) -> NoReturn:
+    """Raises CandidateCrash: the launch of kernel ``name`` asks for ``words``; kept for `taken`."""
+    text = f"the launch of {name} was refused, so the kernel did not run: it asks for {words}"
+    _refused.append(text)
+    raise CandidateCrash(text)
+
+
+def taken(device: str = "cpu") -> list[str]:
+    """What was refused since the last call, each text once. On a CUDA device also what CUDA's
+    runtime holds against a ``<<<...>>>`` that nobody has checked; it is cleared."""
+    found, _refused[:] = list(dict.fromkeys(_refused)), []
+    pending = "" if device == "cpu" else _pending_error()
+    if pending:
+        found.append(
+            f"a launch was refused, so the kernel did not run, and nobody has looked at the error "
+            f"({pending}): it may ask for more than {SHARED_WITHOUT_OPT_IN:,} bytes of dynamic "
+            f"shared memory without opting in ({_REMEDY}), or for a block of more than "
+            f"{MOST_THREADS:,} threads"
+        )
+    return found
+
+
+def _pending_error() -> str:
+    """The error of an earlier launch that the runtime keeps for this thread; "" for none."""
+    runtime = _runtime()
+    if runtime is None:
+        return ""
+    code = int(runtime.cudaGetLastError())
+    return f"{runtime.cudaGetErrorName(code).decode()}" if code else ""
+
+
+@functools.cache
+def _runtime() -> Any:
+    """The CUDA runtime that torch has loaded, by its name; None where it is linked otherwise."""
+    import torch
+
+    version = (torch.version.cuda or "").split(".")[0]
+    try:
+        runtime = ctypes.CDLL(f"libcudart.so.{version}")
+    except OSError:
+        return None
+    runtime.cudaGetErrorName.restype = ctypes.c_char_p
+    return runtime
