@@ -10,7 +10,9 @@ Then anywhere:
                                                           writes results/emulator/sanitizer.json
 
 Each kernel runs in processes of its own, one per tool, each ended after `LIMIT` seconds: some of
-the bugs never come to an end.
+the bugs never come to an end. The outputs that the results rest on are kept, without the host's
+frames, in tests/emulate/fixtures/h200-sanitizer.json. Why the two differ where they do is written
+in sanitizer_reasons.py.
 """
 
 from __future__ import annotations
@@ -32,23 +34,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from sanitizer_reasons import REASONS
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests" / "emulate")]
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 LIMIT, WHOLE = 25.0, 200.0  # seconds: of one process, of all
-# What each kind of finding is looked for by, and what the manual of compute-sanitizer says that
-# the tool leaves out.
-SCOPE = {
-    "race": ("racecheck", "racecheck looks at shared memory, not at global memory"),
-    "uninitialised": ("initcheck", "initcheck looks at global memory, not at shared memory"),
-    "out of bounds": ("memcheck", ""),
-    "misaligned": ("memcheck", ""),
-    "absent lanes": ("synccheck", ""),
-    "divergent barrier": ("synccheck", ""),
-    "deadlock": ("", "a kernel that never ends gives no report"),
-}
+# The tool that looks for each kind of the emulator's findings.
+TOOL_OF = {
+    "race": "racecheck", "copy in flight": "racecheck", "uninitialised": "initcheck",
+    "out of bounds": "memcheck", "misaligned": "memcheck", "absent lanes": "synccheck",
+    "divergent barrier": "synccheck", "deadlock": "",
+}  # fmt: skip
 
 
 def kernels() -> list[dict[str, Any]]:
@@ -214,7 +212,8 @@ def on_gpu(out: Path, jobs: int) -> None:
                 runs[entry["id"], tool] = pool.submit(watched, entry, tool, path, ends)
         for (name, tool), run in runs.items():
             rows[name]["tools"][tool] = run.result()
-            text = {"version": version, "arch": arch, "rows": rows}
+            today = str(datetime.date.today())
+            text = {"date": today, "version": version, "arch": arch, "rows": rows}
             (out / "sanitizer-raw.json").write_text(json.dumps(text, indent=1) + "\n")
     hung = sum(t["hung"] for r in rows.values() for t in r["tools"].values())
     skipped = sum(bool(t.get("skipped")) for r in rows.values() for t in r["tools"].values())
@@ -223,28 +222,74 @@ def on_gpu(out: Path, jobs: int) -> None:
 
 # ---- on any machine
 
+# First lines of reports, and lines that only tell that the tool runs or what it has told already.
+REPORT = re.compile(
+    r"(?:Error: |Warning: )?((?:Race reported between \w+ access|Invalid __\w+__ \w+ of size"
+    r"|Uninitialized __\w+__ memory|Host API memory access error|Barrier error detected).*)"
+)
+OTHER = re.compile(r"COMPUTE-SANITIZER|Program hit |(ERROR|RACECHECK) SUMMARY: (?P<count>\d+) |$")
+PLACE = re.compile(r" at .+ in \S+\.cu:(\d+)")
+
 
 def findings(text: str) -> list[dict[str, Any]]:
-    """Reports in a tool's output: message and the lines of the source that they name."""
-    found: list[dict[str, Any]] = []
+    """Reports in a tool's output: message, lines of the source, and how often it came.
+
+    A summary is a finding only where it counts more than 0 of what no report has told.
+    Raises ValueError for a first line that is no known one.
+    """
+    reports: list[tuple[str, set[int]]] = []
+    counted = ""
     for line in text.splitlines():
-        body = line.removeprefix("=========").rstrip()
         if not line.startswith("========="):
             continue
-        places = [int(n) for n in re.findall(r"\.cu:(\d+)", body)]
-        head = re.match(
-            r" (?:Error: |Warning: )?(Invalid|Race reported|Potential|Uninitialized|Barrier error"
-            r"|Misaligned|.*hazard|Divergent|.*syncwarp|.*mask|Program hit)", body
-        )  # fmt: skip
-        if head and not body.startswith((" Program hit", "     and")):
-            found.append({"message": body.strip(), "lines": places})
-        elif places and found:
-            found[-1]["lines"] = sorted({*found[-1]["lines"], *places})
+        body = line.removeprefix("=========").rstrip()
+        lines = {int(n) for n in PLACE.findall(body)}
+        if body.startswith("     "):
+            if reports:
+                message, known = reports[-1]
+                more = re.search(r"is (misaligned|out of bounds)$|(and \w+ access) at ", body)
+                detail = f" {more[1] or more[2]}" if more else ""
+                if not message.endswith(detail):
+                    message += detail
+                reports[-1] = (message, known | lines)
+        elif head := REPORT.match(body.lstrip()):
+            message = re.sub(r"0x[0-9a-f]+", "an address", PLACE.sub("", head[1]))
+            reports.append((message, lines))
+        elif other := OTHER.match(body.lstrip()):
+            if int(other["count"] or 0):
+                counted = body.strip()
+        else:
+            raise ValueError(f"unknown line of compute-sanitizer: {line!r}; name it in REPORT")
+    if counted and not reports:
+        reports.append((counted, set()))
+    merged: dict[tuple[str, tuple[int, ...]], int] = {}
+    for message, known in reports:
+        key = (message, tuple(sorted(known)))
+        merged[key] = merged.get(key, 0) + 1
+    return [{"message": m, "lines": list(n), "times": times} for (m, n), times in merged.items()]
+
+
+def differences(row: dict[str, Any]) -> list[dict[str, Any]]:
+    """Where one side has a finding at a line for which the other has none, by tool.
+
+    ``tool`` is "" for what no tool looks for. Two findings of one tool's kind are the same if they
+    have a line in common; that one side alone names a planted line is a difference too.
+    """
+    found = []
+    for tool in (*TOOLS, ""):
+        mine = [{a, b} - {0} for kind, a, b in row["emulator"] if TOOL_OF[kind] == tool]
+        theirs = [set(report["lines"]) for report in row["tools"].get(tool, [])]
+        here, there = set().union(*mine), set().union(*theirs)
+        apart = any(not f & there for f in mine) or any(not f & here for f in theirs)
+        at = set(row["lines"])
+        one_sided = tool == TOOL_OF.get(row["kind"]) and bool(at & here) != bool(at & there)
+        if apart or one_sided:
+            found.append({"tool": tool, "emulator": sorted(here), "sanitizer": sorted(there)})
     return found
 
 
 def join(raw: Path) -> dict[str, Any]:
-    """The emulator's findings beside the tools'."""
+    """The emulator's findings beside the tools', with the reason of each difference."""
     import emulate_corpus as corpus
 
     given = json.loads(raw.read_text())
@@ -255,45 +300,39 @@ def join(raw: Path) -> dict[str, Any]:
             rows.append({"id": entry["id"], "kind": entry["kind"], "failed": True})
             continue
         result, _ = corpus.run(entry["kernel"], entry["source"])
-        mine = sorted({(f.kind, f.line, f.other_line) for f in result.errors})
-        tools = {tool: findings(run["text"]) for tool, run in seen["tools"].items()}
-        hung = [tool for tool, run in seen["tools"].items() if run["hung"]]
-        named = {n for found in tools.values() for f in found for n in f["lines"]}
-        at = set(entry["lines"])
-        rows.append(
-            {
-                "id": entry["id"], "kind": entry["kind"], "lines": entry["lines"],
-                "emulator": mine, "emulator_line": any({a, b} & at for _, a, b in mine),
-                "tools": {t: f[:5] for t, f in tools.items() if f}, "hung": hung,
-                "sanitizer_line": bool(named & at), "why": _why(entry, tools, hung, result),
-            }
-        )  # fmt: skip
+        rows.append(compared(entry, result.errors, seen["tools"]))
     return {
-        "date": str(datetime.date.today()), "version": given["version"].strip().splitlines()[-1:],
-        "arch": given["arch"], "rows": rows,
+        "date": given.get("date", str(datetime.date.today())), "arch": given["arch"],
+        "version": given["version"].strip().splitlines()[-1], "rows": rows,
     }  # fmt: skip
 
 
-def _why(entry: dict[str, Any], tools: dict[str, Any], hung: list[str], result: Any) -> str:
-    """A reason for a difference, where the tools' scope gives one."""
-    any_found = any(tools.values())
-    if not entry["kind"]:
-        return "" if not any_found else "to be looked at"
-    if any_found:
-        return ""
-    tool, scope = SCOPE[entry["kind"]]
-    if entry["kind"] in ("race", "uninitialised"):
-        names = [n for f in result.errors for n in re.findall(r"(?:of|reads) (\w+) at|of (\w+) by",
-                                                              f.message)]  # fmt: skip
-        shared = any(
-            re.search(rf"__shared__[^;]*\b{name}\b", entry["source"])
-            for pair in names for name in pair if name
-        )  # fmt: skip
-        if shared == (entry["kind"] == "uninitialised"):
-            return scope
-    if hung:
-        return "never ended"
-    return "deadlock" if not tool else f"{tool} reported nothing"
+def compared(entry: dict[str, Any], errors: Any, runs: dict[str, Any]) -> dict[str, Any]:
+    """One row. ``runs``: text, hung, skipped of each tool.
+
+    ``values`` counts the runs that ended without a report (those with one are cut short) by
+    whether the GPU's values were right.
+    """
+    found = {tool: findings(run["text"]) for tool, run in runs.items()}
+    ended = [run["text"] for tool, run in runs.items() if not run["hung"] and not found[tool]]
+    wrong = sum("values wrong" in text for text in ended)
+    tools = {tool: reports for tool, reports in found.items() if reports}
+    own = TOOL_OF.get(entry["kind"], "")
+    at = set(entry["lines"])
+    row: dict[str, Any] = {
+        "id": entry["id"], "kind": entry["kind"], "lines": entry["lines"],
+        "emulator": sorted({(f.kind, f.line, f.other_line) for f in errors}), "tools": tools,
+        "hung": [tool for tool, run in runs.items() if run["hung"]],
+        "skipped": [tool for tool, run in runs.items() if run.get("skipped")],
+        "values": {"runs": len(ended), "wrong": wrong},
+    }  # fmt: skip
+    row["emulator_line"] = any({a, b} & at for _, a, b in row["emulator"])
+    row["sanitizer_line"] = any(set(f["lines"]) & at for f in tools.get(own, []))
+    row["differences"] = differences(row)
+    for difference in row["differences"]:
+        right, why = REASONS.get((entry["id"], difference["tool"]), ("", "to be looked at"))
+        difference.update(right=right, why=why)
+    return row
 
 
 def main() -> int:

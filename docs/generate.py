@@ -150,27 +150,50 @@ def emulated_inline() -> str:
     return "\n".join(lines) + "\n"
 
 
+def _sanitizer() -> list[dict[str, Any]]:
+    given = json.loads((ROOT / "results" / "emulator" / "sanitizer.json").read_text())
+    return [row for row in given["rows"] if "failed" not in row]
+
+
 def emulated_sanitizer() -> str:
     """The emulator beside compute-sanitizer, from benchmarks/sanitizer_compare.py --join."""
-    given = json.loads((ROOT / "results" / "emulator" / "sanitizer.json").read_text())
-    rows = [row for row in given["rows"] if "failed" not in row]
     lines = [
-        "| kind | kernels | emulator, right line | sanitizer, any finding | right line | "
-        "why the sanitizer has none |",
-        "|---|---|---|---|---|---|",
+        "| planted | kernels | emulator | compute-sanitizer | kernels with a difference |",
+        "|---|---|---|---|---|",
     ]
+    rows = _sanitizer()
     for kind in sorted({row["kind"] for row in rows}):
         mine = [row for row in rows if row["kind"] == kind]
         counts = [
+            len(mine),
             sum(bool(r["emulator_line"] if kind else r["emulator"]) for r in mine),
-            sum(bool(r["tools"]) for r in mine),
-            sum(r["sanitizer_line"] for r in mine),
+            sum(bool(r["sanitizer_line"] if kind else r["tools"]) for r in mine),
+            sum(bool(r["differences"]) for r in mine),
         ]
-        whys = [r["why"] for r in mine if r["why"]]
-        why = "; ".join(f"{w} ({whys.count(w)})" for w in dict.fromkeys(whys))
-        lines.append(
-            f"| {kind or 'clean'} | {len(mine)} | {' | '.join(map(str, counts))} | {why} |"
-        )
+        name = kind or "nothing (any finding counts)"
+        lines.append(f"| {name} | {' | '.join(map(str, counts))} |")
+    return "\n".join(lines) + "\n"
+
+
+def emulated_sanitizer_differences() -> str:
+    """Differences of the same kind in one line, with the reason."""
+    groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for row in _sanitizer():
+        for found in row["differences"]:
+            if not found["sanitizer"] and not row["tools"].get(found["tool"]):
+                who = "emulator"
+            else:
+                who = "both, other lines" if found["emulator"] else found["tool"]
+            groups.setdefault((who, found["right"], found["why"]), []).append(row)
+    lines = [
+        "| found by | right | why | kernels | with wrong values on the GPU |",
+        "|---|---|---|---|---|",
+    ]
+    for (who, right, why), rows in sorted(groups.items(), key=lambda g: (g[0][0], -len(g[1]))):
+        names = ", ".join(row["id"] for row in rows)
+        wrong = sum(row["values"]["wrong"] > 0 for row in rows)
+        ran = sum(row["values"]["runs"] > 0 for row in rows)
+        lines.append(f"| {who} | {right} | {why} | {names} | {wrong} of {ran} |")
     return "\n".join(lines) + "\n"
 
 
@@ -319,6 +342,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "emulated_instructions": emulated_instructions,
     "emulated_inline": emulated_inline,
     "emulated_sanitizer": emulated_sanitizer,
+    "emulated_sanitizer_differences": emulated_sanitizer_differences,
     "emulated_public": emulated_public,
     "emulated_bounds": emulated_bounds,
     "corpus": corpus,
