@@ -24,6 +24,8 @@ _MOST_READINGS = 50
 _MOST_CALLS = 2000
 # Replays of a graph in one round: their median is one figure, so that more would tell little.
 _MOST_REPLAYS = 5
+# What a cold call takes beyond itself: L2 is flushed, and the GPU kept busy until all is queued.
+_COLD_SECONDS = 4e-4
 # From one look at the intervals to the next the rounds grow by this factor: the fewer looks there
 # are, the less the choice of the moment can favour a narrow interval.
 _NEXT_LOOK = 1.4
@@ -109,6 +111,8 @@ class _Running:
             graph = int(self.facts["graph"])
             replay = graph * max(self.per_call.get("device", per_call), 1e-7)
             return graph * max(1, min(_MOST_REPLAYS, round(seconds / replay)))
+        if clock == "cold":
+            per_call += _COLD_SECONDS
         most = _MOST_CALLS if self.cuda else _MOST_READINGS
         return max(1, min(most, round(seconds / per_call)))
 
