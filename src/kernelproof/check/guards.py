@@ -70,11 +70,13 @@ class Guards:
         """``run`` with what is known of its launches, whatever its values are."""
         run = self.emulated(name, run, result.get("emulated"))
         refused = result.get("refused") or []
+        if not refused:
+            return run
         text = f"case {name}: {'; '.join(refused)}"
-        if refused and run.status != "pass":
+        if run.status != "pass":
             values = run.message.removeprefix(f"case {run.name}: ")
             run = run.model_copy(update={"message": f"{text}. Hence {values}"})
-        return self._guard(run, "launches accepted", not refused, text)
+        return self._guard(run, "launches accepted", False, text)
 
     def emulated(self, name: str, run: Run, seen: dict[str, Any] | None) -> Run:
         """Findings of the emulator fail a kernel whatever its values are; see emulate.report."""
