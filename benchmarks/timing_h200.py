@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 # Part -> seconds after which it is killed.
-PARTS = {"clocks": 80, "bench": 75, "compare": 75, "same": 150, "slower": 150}
+PARTS = {"clocks": 80, "bench": 75, "compare": 120, "same": 200, "slower": 200}
 DEVICE, WORD = "cuda", "cuda"
 PROBLEM = """
 import torch

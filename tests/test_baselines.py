@@ -24,8 +24,9 @@ def test_on_a_cpu_there_is_no_graph_and_tuning_is_by_name() -> None:
 
 
 def test_precision_is_named_where_float32_matrices_are_multiplied() -> None:
-    usual = ["eager", "eager (tf32)", "torch.compile", COMPILED, "CUDA graph of eager"]
+    usual = ["eager", "eager (tf32)", "torch.compile", "CUDA graph of eager"]
     assert names("linear_gelu", "cuda") == [*usual, "F.linear"]
+    assert names("linear_gelu", "cuda", [COMPILED]) == [COMPILED]
     plain = [name for name in usual if "tf32" not in name]
     assert names("rms_norm", "cuda") == [*plain, "F.rms_norm"]
     with pytest.raises(UsageError, match=r"no baseline 'eager \(tf32\)' on a GPU"):

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from kernelproof import floors, physics, problem
+from kernelproof.contestants import Race
 from kernelproof.errors import KernelproofError
 from kernelproof.pipeline import Options
-from kernelproof.timed import Race
 from kernelproof.types import Contestant, Floors, Series, Timing
 
 sys.path.insert(0, str(Path(__file__).parent / "floors"))
@@ -34,7 +34,7 @@ def race(folder: Path, body: str, more: str = "", device: str = "cpu") -> Race:
     path = folder / "made.py"
     path.write_text(PROBLEM.format(body=body) + more)
     reference = problem.load(path)
-    return Race(reference, reference.problem.cases[0], device, 1, (), Options())
+    return Race(reference, reference.problem.cases[0], device, 1, (), (), Options())
 
 
 def series(seconds: float) -> Series:
@@ -80,7 +80,7 @@ def test_a_gpu_goes_round_several_sets_of_inputs(tmp_path: Path, device: Floors)
     class Gpu(Race):
         cuda = True  # type: ignore[assignment]
 
-    gpu = Gpu(one.reference, one.case, "cpu", 1, (), Options())
+    gpu = Gpu(one.reference, one.case, "cpu", 1, (), (), Options())
     found = physics.attached(timed(empty=None), gpu, 200)
     assert found.limit is not None
     rates = {b.kind: b.rate for b in found.limit.bounds}

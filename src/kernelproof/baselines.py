@@ -21,8 +21,10 @@ _WRAPS = {
 # Where float32 matrix products decide the time, those of this name have TF32 on, all others off.
 _TF32 = " (tf32)"
 _WITH_TF32 = (EAGER, "torch.compile")
-# Only on a GPU: a CPU has no graphs, and tries kernels for minutes.
-_GPU = ("torch.compile (max-autotune)", "CUDA graph of eager")
+# By name only: it tries kernels for minutes.
+_SLOW = "torch.compile (max-autotune)"
+# Only on a GPU.
+_GPU = "CUDA graph of eager"
 # Operators of aten that a GPU can do in TF32, by the beginning of their names.
 _PRODUCTS = (
     "mm", "bmm", "addmm", "baddbmm", "addmv", "mv", "convolution", "_convolution", "linear",
@@ -52,12 +54,12 @@ def chosen(
     cuda = device != "cpu"
     products = cuda and _float32_products(reference, case)
     own = reference.problem.baselines
-    usual = [name for name in _WRAPS if cuda or name not in _GPU]
+    usual = [name for name in _WRAPS if name != _SLOW and (cuda or name != _GPU)]
     extra = [f"{name}{_TF32}" for name in _WITH_TF32] if products else []
     # Beside eager, whose other precision it is; not every way to compile twice by default.
     usual[1:1] = extra[:1]
     usual += [name for name in own if name not in usual]
-    known = [*usual, *extra[1:], *([] if cuda else _GPU[:1])]
+    known = [*usual, *extra[1:], _SLOW]
     names = usual if wanted is None else list(dict.fromkeys(wanted))
     unknown = [name for name in names if name not in known]
     if unknown:

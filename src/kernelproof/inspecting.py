@@ -25,10 +25,12 @@ from kernelproof.inspect import compile as compiling
 from kernelproof.inspect.facts import Call, Measured, said
 from kernelproof.inspect.text import render
 from kernelproof.subject import CandidateProcess
-from kernelproof.types import Case, Inspection, KernelFacts, Launch, Record, Timing
+from kernelproof.types import Candidate, Case, Inspection, KernelFacts, Launch, Timing
 
 _FILES = (".cu", ".ptx", ".cubin")
 _NO_GPU_CODE = ("pytorch", "cpp-c", "cpp-stable", "cpp-inline")
+# Not what nvcc builds, which takes up to a minute.
+_QUICK_TO_COMPILE = ("cuda-nvrtc", "triton")
 _LAUNCHES_UNSEEN = "launches are not known: the call makes none that can be seen without a GPU"
 _PLAIN_SEED = 0
 
@@ -73,9 +75,14 @@ def told(where: str, wish: Wish, as_json: bool) -> str:
     return json.dumps({"status": "pass", **json.loads(found.model_dump_json())}, indent=1)
 
 
-def inspect(where: str, wish: Wish | None = None, timing: Timing | None = None) -> Inspection:
-    """Inspect a candidate, a shipped operator's kernel ("mla_kv/cuda") or a file; ``timing``: of
-    it, instead of that in the wish's record.
+def inspect(
+    where: str, wish: Wish | None = None, timing: Timing | None = None, run: bool = True
+) -> Inspection:
+    """Inspect a candidate, a shipped operator's kernel ("mla_kv/cuda") or a file.
+
+    Args:
+        timing: of it, instead of that in the wish's record.
+        run: also time its kernels, where there is a GPU.
 
     Raises:
         UsageError: no such candidate, problem, case or GPU, or a broken cubin.
@@ -125,18 +132,25 @@ def inspect(where: str, wish: Wish | None = None, timing: Timing | None = None) 
     elif not notes and not any(k.launch is not None for k in kernels):
         notes.append(_LAUNCHES_UNSEEN)
     static = _result(kernels, device, timing, case.name if case else "", notes)
-    if wish.gpu is not None and not (wish.sanitize or wish.ncu):
-        return static  # the GPU that was asked for is not the one of this machine
+    # A GPU that was asked for is not the one of this machine.
+    if not run or (wish.gpu is not None and not (wish.sanitize or wish.ncu)):
+        return static
     return watching.on_device(static, device, found, payload, hides, wish.sanitize, wish.ncu)
 
 
-def inspected(record: Record) -> Record:
-    """The record with an inspection of its candidate, on the case and with the times of its timing
-    where it has one. Errors as `inspect`."""
-    timing = record.timing
-    wish = Wish(problem=record.problem.path, case=timing.case if timing is not None else None)
-    found = inspect(record.candidate.path, wish, timing)
-    return record.model_copy(update={"inspection": found})
+def after_timing(
+    candidate: Candidate, reference: problems.Reference, timing: Timing
+) -> Inspection | None:
+    """An inspection of a candidate on the case and with the times of ``timing``; None for one that
+    is not for a GPU, and for one that only a slow compiler builds.
+
+    Raises:
+        CandidateError: as `inspect`.
+    """
+    if candidate.language not in _QUICK_TO_COMPILE:
+        return None
+    wish = Wish(problem=reference.problem.path, case=timing.case)
+    return inspect(candidate.path, wish, timing, run=False)
 
 
 def _timing(path: Path | None) -> Timing | None:
@@ -202,11 +216,19 @@ def _measured(timing: Timing | None) -> Measured:
         return Measured()
     device = timing.candidate.device
     floor = timing.floor.device if timing.floor is not None else None
+    work, bounds = timing.work, timing.limit.bounds if timing.limit is not None else ()
+    memory = next((b for b in bounds if b.kind == "memory"), None)
+    arithmetic = [b for b in bounds if b.kind in ("matrix", "vector")]
+    longest = max(arithmetic, key=lambda b: b.seconds, default=None)
+    flops = work.flops if work is not None else timing.flops
     return Measured(
         seconds=device.median if device is not None else None,
         launch_floor=floor.median if floor is not None else None,
-        bytes=timing.bytes,
-        flops=timing.flops,
+        bytes=work.bytes if work is not None else timing.bytes,
+        flops=flops,
+        matrix_flops=sum(work.matrix.values()) if work is not None else None,
+        bandwidth=memory.rate if memory is not None else None,
+        rate=flops / longest.seconds if longest is not None and flops else None,
     )
 
 

@@ -8,7 +8,7 @@ from kernelproof.errors import KernelproofError
 from kernelproof.types import Progress, Timing, Work
 
 if TYPE_CHECKING:
-    from kernelproof.timed import Race
+    from kernelproof.contestants import Race
 
 
 def prepare(device: str, progress: Progress) -> None:

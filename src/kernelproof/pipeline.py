@@ -6,6 +6,7 @@ worker process; the reference, the oracle and the verdict stay here.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import math
@@ -26,6 +27,7 @@ from kernelproof.types import (
     Case,
     Check,
     Evidence,
+    Inspection,
     Level,
     LibraryUse,
     Problem,
@@ -37,7 +39,7 @@ from kernelproof.types import (
 )
 
 if TYPE_CHECKING:
-    from kernelproof import timed as timing_of
+    from kernelproof.contestants import Race
 
 _Value = TypeVar("_Value", Problem, Candidate)
 
@@ -120,15 +122,21 @@ def judge(
     factor = 2 if options.level == "thorough" else 1
     seeds = _seeds(master, 1 if options.level == "quick" else factor * options.seeds)
     race = _race(reference, device, seeds[0], options) if timed else None
-    from kernelproof import physics, screen
+    from kernelproof import contestants, physics, screen
+    from kernelproof import timed as timing_of
     from kernelproof.check.evidence import silent_worker
 
     # Before anything of it runs: a candidate may change its own files.
     remarks = tuple(f"source: {note}" for note in screen.notes(found))
 
-    with CandidateProcess(found, device, options, _hidden(reference, found)) as subject:
-        if timed and not subject.emulated:
+    with contextlib.ExitStack() as stack:
+        hides = _hidden(reference, found)
+        subject = stack.enter_context(CandidateProcess(found, device, options, hides))
+        field = None
+        if race is not None and not subject.emulated:
             physics.prepare(device, progress)
+            payload = _payload(reference, race.case, race.seed)
+            field = stack.enter_context(contestants.Field(race, payload, master))
         verdict = _check(reference, subject, seeds, device, options, progress)
         verdict = subject.audited(verdict)
         timing = None
@@ -137,9 +145,9 @@ def judge(
         verdict = _second_device(reference, subject, verdict, seeds, options)
         verdict, library = _evidence(reference, subject, verdict, seeds, options)
         # An emulated kernel has no time worth telling.
-        if race is not None and verdict.status == "pass" and verdict.evidence != "emulated":
+        if field is not None and verdict.status == "pass":
             try:
-                verdict, timing = _time(race, subject, verdict, master, progress)
+                verdict, timing = timing_of.time(field, subject, verdict, progress)
             except CandidateError as error:
                 verdict = silent_worker(verdict, error)
             # What was replaced only once the check was over.
@@ -147,6 +155,7 @@ def judge(
                 verdict, _ = _evidence(reference, subject, verdict, seeds, options, again=True)
     from kernelproof import environment, reproducer
 
+    verdict, inspection = _inspection(reference, found, verdict, timing)
     portable = _portable(found, "path", "folder")
     source = Path(reference.problem.path).read_text()
     return Record(
@@ -158,6 +167,7 @@ def judge(
         verdict=verdict,
         timing=timing if verdict.status == "pass" else None,
         uses_library_kernels=library,
+        inspection=inspection,
         environment=environment.capture(),
         seed=master,
         seeds=seeds,
@@ -328,11 +338,24 @@ def _evidence(
     return evidence.with_checks(verdict, checks), use
 
 
-def _race(
-    reference: problems.Reference, device: str, seed: int, options: Options
-) -> timing_of.Race:
+def _inspection(
+    reference: problems.Reference, candidate: Candidate, verdict: Verdict, timing: Timing | None
+) -> tuple[Verdict, Inspection | None]:
+    """What the kernels of a timed candidate take and what holds them back, or a note why not."""
+    if timing is None or verdict.status != "pass" or timing.device == "cpu":
+        return verdict, None
+    from kernelproof import inspecting
+
+    try:
+        return verdict, inspecting.after_timing(candidate, reference, timing)
+    except CandidateError as error:
+        notes = (*verdict.notes, f"not inspected: {error.message}")
+        return verdict.model_copy(update={"notes": notes}), None
+
+
+def _race(reference: problems.Reference, device: str, seed: int, options: Options) -> Race:
     """What is timed beside what: found before the check, since a name may be wrong."""
-    from kernelproof import baselines, rivals, timed
+    from kernelproof import baselines, contestants, rivals
 
     case = _timed_case(reference, options)
     others = [
@@ -340,18 +363,7 @@ def _race(
         for rival in rivals.find(options.vs, reference, case, device, options.store)
     ]
     beside = baselines.chosen(reference, case, device, options.baselines)
-    return timed.Race(reference, case, device, seed, beside, others, options)
-
-
-def _time(
-    race: timing_of.Race, subject: CandidateProcess, verdict: Verdict, master: int,
-    progress: Progress,
-) -> tuple[Verdict, Timing | None]:  # fmt: skip
-    """Time the first of the chosen cases."""
-    from kernelproof import timed
-
-    payload = _payload(race.reference, race.case, race.seed)
-    return timed.time(race, subject, payload, verdict, master, progress)
+    return contestants.Race(reference, case, device, seed, beside, others, options)
 
 
 def _payload(reference: problems.Reference, case: Case, seed: int) -> tuple[Any, Any, int, Any]:

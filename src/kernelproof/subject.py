@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
+import os
 import pickle
+import signal
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -320,13 +324,31 @@ class TimedModule(Timed):
         compiled = wrap is not None and wrap.startswith("compile")
         timeout = options.compile_timeout if compiled else options.call_timeout
         super().__init__(Worker(name), fresh, timeout, only=only)
+        self.name = name
         self.load = {
             "path": path, "kind": "baseline", "attr": attr, "device": device, "wrap": wrap,
             "language": "pytorch", "threads": threads(), "tf32": tf32,
         }  # fmt: skip
         self.payload = payload
+        self._early: Future[dict[str, Any]] | None = None
+
+    def start(self, pool: Executor) -> None:
+        """Prepare in the background; `prepare` then waits for it. The inputs of round 0 must have
+        been drawn."""
+        self._early = pool.submit(self._prepared)
+
+    def stop(self) -> None:
+        """End what runs in the background."""
+        if self._early is not None and not self._early.cancel() and not self._early.done():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.worker.pid, signal.SIGKILL)
+            # The thread sees its worker end, and cleans up.
+            self._early.exception()
 
     def prepare(self) -> dict[str, Any]:
+        return self._prepared() if self._early is None else self._early.result()
+
+    def _prepared(self) -> dict[str, Any]:
         loaded = self._ask("load", payload=self.payload, **self.load)
         self.built = loaded["import_seconds"], loaded["construct_seconds"]
         return super().prepare()

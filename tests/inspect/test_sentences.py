@@ -98,7 +98,7 @@ def test_rules_on_instructions(
 WORK = {"bytes": 2e6, "flops": 1e9, "bandwidth": 4e12, "rate": 5e13}
 MOVING = {"bytes": 80e6, "flops": 1e8, "bandwidth": 4e12, "rate": 5e13}
 CALLS = [
-    ("below the floor", {"seconds": 19e-6, **WORK}, "19.0 us is below the 20.0 us",
+    ("below the floor", {"seconds": 15e-6, **WORK}, "15.0 us is below the 20.0 us",
      {"seconds": 21e-6, **WORK}),
     ("launch-bound", {"seconds": 6.5e-6, "launch_floor": 4.2e-6}, "4.20 us of 6.50 us is what an "
      "empty launch takes, and the call makes one launch; fusing further cannot",

@@ -9,6 +9,8 @@ from kernelproof.inspect import sass
 from kernelproof.inspect.facts import Call, Rule
 from kernelproof.report import units
 
+# What measurements may be off: see floors.limits.
+_CERTAIN = 0.8
 _LAUNCH_SHARE = 0.5
 _NEAR_FLOOR = 0.6
 _MATRIX_SHARE = 0.5
@@ -17,7 +19,7 @@ _MULTIPLY_ADDS = ("FFMA", "FFMA2", "HFMA2", "IDP", "IMAD")
 
 def _suspicious(c: Call) -> str:
     floor, seconds = c.measured.floor, c.measured.seconds
-    if floor is None or seconds is None or seconds >= floor:
+    if floor is None or seconds is None or seconds >= _CERTAIN * floor:
         return ""
     return (
         f"suspicious: {units.seconds(seconds)} is below the {units.seconds(floor)} that this GPU "

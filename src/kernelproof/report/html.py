@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
-from kernelproof.report import pictures, text, times, units
-from kernelproof.types import Contestant, Record, Run, Timing
+from kernelproof.report import inspection, pictures, text, times, units
+from kernelproof.types import Contestant, Inspection, Record, Run, Timing
 
 # A linear axis shows bars of a wider span as slivers.
 _LOG_SPAN = 20.0
@@ -53,6 +53,17 @@ def render(records: Sequence[Record]) -> str:
     return page + "\n"
 
 
+def _inspection_view(found: Inspection | None) -> list[tuple[str, list[str]]]:
+    """A heading and its sentences, for the call and for each kernel."""
+    if found is None:
+        return []
+    call = [("the call", [units.one_line(text) for text in found.sentences])]
+    kernels = [
+        (inspection.head(k), [units.one_line(text) for text in k.sentences]) for k in found.kernels
+    ]
+    return [(title, texts) for title, texts in (*call, *kernels) if texts or title != "the call"]
+
+
 def _record_view(number: int, record: Record) -> dict[str, Any]:
     verdict, timing = record.verdict, record.timing
     details, log = text.long_details(record), units.plain(record.build.log).strip("\n")
@@ -65,6 +76,7 @@ def _record_view(number: int, record: Record) -> dict[str, Any]:
         "summary": text.summary_row(record),
         "facts": text.status_facts(record),
         "verdicts": text.verdict_line(record),
+        "inspection": _inspection_view(record.inspection),
         "reasons": text.reasons(record),
         "failures": text.failure_lines(record),
         "details": details,

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from kernelproof.report import speed, times, units
+from kernelproof.report import inspection, speed, times, units
 from kernelproof.types import (
     Check,
     Contestant,
@@ -53,6 +53,7 @@ def detail(record: Record) -> str:
     """All about one record: status, reason, verdicts, errors, checks, times, machine, next step."""
     sections = (_status, _why, _errors, _checks, _times)
     blocks = ["\n".join(section(record)) for section in sections]
+    blocks.append("\n".join(inspection.lines(record.inspection)))
     facts = f"machine  {', '.join(units.environment_facts(record.environment))}"
     blocks.append("\n".join(units.wrapped(facts, hanging=9)))
     blocks.append(f"next     {next_command(record)}")

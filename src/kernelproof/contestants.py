@@ -1,0 +1,123 @@
+"""Who takes part in a timing: the race, and everyone in it but the candidate."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kernelproof.baselines import EAGER, Baseline
+from kernelproof.resize import tensor_bytes
+from kernelproof.rivals import Rival, TimedRival
+from kernelproof.subject import CandidateProcess, Timed, TimedModule
+from kernelproof.timing import Entrant, Fresh, Picks
+from kernelproof.types import Case
+
+if TYPE_CHECKING:
+    from kernelproof.pipeline import Options
+    from kernelproof.problem import Reference
+
+_FLOOR = Path(__file__).parent / "timing" / "floor.py"
+# With so many processors baselines are made ready while the candidate is checked.
+_MANY_PROCESSORS = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Race:
+    """What is timed: one case of a problem, on one device, with the weights of one seed; and what
+    it is timed beside."""
+
+    reference: Reference
+    case: Case
+    device: str
+    seed: int
+    baselines: Sequence[Baseline]
+    rivals: Sequence[Rival]
+    options: Options
+
+    @property
+    def cuda(self) -> bool:
+        return self.device != "cpu"
+
+
+class Field:
+    """The contestants of ``race`` beside the candidate, each in a worker of its own. Use as a
+    context manager. On a GPU, where each takes seconds to start, they are made ready at once.
+
+    Args:
+        payload: arguments, seed and weights to construct with.
+        secret: what the seeds of the timed inputs come from.
+    """
+
+    def __init__(self, race: Race, payload: tuple[Any, Any, int, Any], secret: int) -> None:
+        self.race = race
+        self.payload = payload
+        self.fresh = Fresh(lambda seed: _inputs(race, seed), tensor_bytes, secret, race.cuda)
+        self._pool: ThreadPoolExecutor | None = None
+        self.rivals: dict[str, TimedRival] = {}
+        path = race.reference.problem.path
+        self.baselines = {
+            one.name: TimedModule(
+                one.name, path, one.attr, race.device, payload, self.fresh, race.options,
+                wrap=one.wrap, tf32=one.tf32,
+            )
+            for one in race.baselines
+        }  # fmt: skip
+        self.floor = _floor(race, self.fresh)
+        if race.cuda and len(os.sched_getaffinity(0)) >= _MANY_PROCESSORS:
+            self.fresh.sets(0, self.fresh.most)
+            own = [*self.baselines.values(), self.floor]
+            self._pool = ThreadPoolExecutor(len(own))
+            for one in own:
+                one.start(self._pool)
+
+    def __enter__(self) -> Field:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for one in [*self.baselines.values(), self.floor]:
+            one.stop()
+        for timed in [*self.baselines.values(), *self.rivals.values(), self.floor]:
+            timed.worker.close()
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    @property
+    def eager(self) -> Timed | None:
+        return self.baselines.get(EAGER)
+
+    def entrants(self) -> list[Entrant]:
+        """Baselines and rivals. The latter are loaded only now: they are candidates too."""
+        for one in self.race.rivals:
+            process = CandidateProcess(
+                one.candidate, self.race.device, self.race.options, one.hides
+            )
+            timeout = self.race.options.call_timeout
+            self.rivals[one.name] = TimedRival(
+                process, self.fresh, timeout, Picks(tensor_bytes), self.payload
+            )
+        return [Entrant(name, one) for name, one in {**self.baselines, **self.rivals}.items()]
+
+
+def _floor(race: Race, fresh: Fresh) -> TimedModule:
+    """The cheapest call there is; it takes the first tensor of the inputs."""
+    import torch
+
+    def first(inputs: list[Any]) -> list[Any]:
+        return [next((x for x in inputs if isinstance(x, torch.Tensor)), torch.zeros(1))]
+
+    name = "empty launch" if race.cuda else "empty call"
+    nothing: Any = ([], {}, race.seed, {})
+    return TimedModule(
+        name, str(_FLOOR), "Model", race.device, nothing, fresh, race.options, only=first
+    )
+
+
+def _inputs(race: Race, seed: int) -> list[Any]:
+    from kernelproof.seeding import seed_all
+
+    seed_all(seed)
+    return race.reference.inputs(race.case)
