@@ -74,6 +74,40 @@ class ModelNew(nn.Module):
 """
 
 
+FALLS_BACK = """
+import torch, torch.nn as nn
+from kernelproof.cuda import Kernel
+source = '''
+extern "C" __global__ void axpby(const float* x, const float* z, float* y, float a, float b, int n,
+                                 int columns, int valid) {
+  for (int i = threadIdx.x; i < n; i += blockDim.x)
+    y[i] = i % columns < valid ? a * x[i] + b * z[i] : x[i];
+}
+'''
+kernel = Kernel(source, "axpby")
+class ModelNew(nn.Module):
+    def forward(self, x, z, alpha, beta, valid):
+        y = torch.empty_like(x)
+        given = (x.contiguous(), z.contiguous(), y, float(alpha), float(beta), x.numel(),
+                 x.shape[1], valid)
+        try:
+            kernel(*given, grid=1, block=128, shared=100_000, opt_in=False)
+        except Exception:
+            kernel(*given, grid=1, block=128)
+        return y
+"""
+
+
+def test_who_takes_another_way_after_a_refusal_passes(tmp_path: Path) -> None:
+    path = tmp_path / "falls_back.py"
+    path.write_text(FALLS_BACK)
+    options = Options(device="cpu", level="quick", seeds=1, cases=("one_valid",))
+    verdict = judge("axpby", path, options=options).verdict
+    assert verdict.status == "pass", verdict.message
+    (told,) = [check for check in verdict.checks if check.name == "launches accepted"]
+    assert told.outcome == "note" and "100,000 bytes" in told.message
+
+
 def test_an_error_that_nobody_catches_is_the_candidates(tmp_path: Path) -> None:
     path = tmp_path / "large_block.py"
     path.write_text(CANDIDATE)

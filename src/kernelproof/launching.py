@@ -26,6 +26,10 @@ _REMEDY = (
     "launch; or use less"
 )
 
+# cudaErrorInvalidValue, InvalidConfiguration, InvalidDeviceFunction, NoKernelImageForDevice and
+# LaunchOutOfResources (driver_types.h): what a launch itself returns.
+_REFUSALS = (1, 9, 98, 209, 701)
+
 _refused: list[str] = []
 
 
@@ -90,7 +94,7 @@ def _pending_error() -> str:
     if runtime is None:
         return ""
     code = int(runtime.cudaGetLastError())
-    return f"{runtime.cudaGetErrorName(code).decode()}" if code else ""
+    return str(runtime.cudaGetErrorName(code).decode()) if code in _REFUSALS else ""
 
 
 @functools.cache

@@ -122,7 +122,7 @@ class Course(Matrix):
         if run.status == "wrong":
             run = self._known_mistake(run, results[0], model, inputs)
         self._history.last = results[0]["output"]
-        if results[0].get("refused"):
+        if results[0].get("refused") and run.status != "pass":
             return run  # nothing has run whose values could be explained
         run = self._history.explained(
             run, inputs, [want.truth for _, want in seen.expected],
