@@ -29,6 +29,7 @@ _PAIRS = 11
 # hidden work does not.
 _AGAIN = 3
 _AGAIN_ROUNDS = 6
+_AGAIN_MOST = 8
 _AGAIN_WAIT = 0.5
 _AGAIN_SLICE = 0.02
 
@@ -104,7 +105,10 @@ def _settled(
 def _clock_checks(race: Race, timing: Timing, mine: Timed, eager: Timed | None) -> list[Check]:
     checks: list[Check | None] = []
     if eager is not None:
-        checks += [_of_parent(clock, timing, mine, eager) for clock in CLOCKS]
+        for clock in CLOCKS:
+            checks.append(_of_parent(clock, timing, mine, eager))
+            if (last := checks[-1]) is not None and last.outcome == "fail":
+                break  # the other clocks would tell the same, and each is asked several times
     most = min(_BATCH_CALLS, mine.fresh.most)
     if not race.cuda and most >= _BATCH_CALLS // 2 and clocks.uneven(timing.candidate):
         pairs = [(mine.again(1, new=True)[0], mine.again(most, new=True)[0]) for _ in range(_PAIRS)]
@@ -130,7 +134,7 @@ def _of_parent(clock: Clock, timing: Timing, mine: Timed, eager: Timed) -> Check
             for one in (mine, eager):
                 one.outside[clock] = {}
             series = getattr(timing.candidate, clock)
-            calls = max(1, min(mine.fresh.most, round(_AGAIN_SLICE / series.median)))
+            calls = max(1, min(_AGAIN_MOST, mine.fresh.most, round(_AGAIN_SLICE / series.median)))
             for number in range(_AGAIN_ROUNDS):
                 for one in (eager, mine):
                     one.sample(clock, calls, -2 - number)

@@ -81,7 +81,7 @@ def test_a_gpu_has_four_clocks() -> None:
     mine = timing.candidate
     assert mine.device and mine.host and mine.cold and mine.single and not mine.warm
     assert mine.device.median == 0.5 * mine.host.median
-    assert [r.clock for r in timing.ratios] == ["device", "host", "cold", "single"]
+    assert [r.clock for r in timing.ratios] == ["device", "host", "cold"]
     assert all(set(s.rounds) == set(range(10)) for s in (mine.cold, mine.single))
 
 
@@ -169,7 +169,7 @@ def test_a_baseline_that_fails_is_reported_and_costs_nothing_else() -> None:
 def test_without_a_graph_there_is_no_device_time() -> None:
     timing = run(Fake("eager", 2e-3, graph=False), device="cuda")
     assert timing.baselines[0].device is None
-    assert [r.clock for r in timing.ratios] == ["host", "cold", "single"]
+    assert [r.clock for r in timing.ratios] == ["host", "cold"]
 
 
 def test_on_a_busy_machine_six_rounds_must_do(monkeypatch) -> None:

@@ -276,7 +276,10 @@ class _Run:
 
 
 def _clocks(cuda: bool) -> tuple[Clock, ...]:
-    return ("device", "host", "cold", "single") if cuda else ("host", "warm")
+    """Those of which there are ratios. Not ``single``: how long a launch takes on an idle GPU
+    depends on who else was there, and 3 of 20 runs called a candidate beside itself FASTER or
+    SLOWER (results/h200/2026-11-30-timing.json)."""
+    return ("device", "host", "cold") if cuda else ("host", "warm")
 
 
 def _ratios(
