@@ -316,6 +316,55 @@ def timing_answers() -> str:
     return "\n".join(lines) + "\n"
 
 
+def _h200(name: str) -> dict[str, Any]:
+    return json.loads(sorted((ROOT / "results" / "h200").glob(f"*-{name}.json"))[-1].read_text())
+
+
+def timing_h200() -> str:
+    """A kernel beside itself and beside one that does 2 % less, on an H200."""
+    found = _h200("timing")
+    lines = ["| clock | beside itself | 2 % slower |", "|---|---|---|"]
+    for clock in ("device", "cold", "host"):
+        cells = [
+            ", ".join(f"{n} {answer}" for answer, n in found["summary"][part][clock].items())
+            for part in ("same", "slower")
+        ]
+        lines.append(f"| {clock} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def timing_compared() -> str:
+    """Our clocks beside those of others, in microseconds."""
+    lines = ["| kernel | device | `do_bench_cudagraph` | cold | `do_bench` | cuda-bench, cold |"]
+    lines.append("|---|---|---|---|---|---|")
+    for name, one in _h200("timing")["compare"].items():
+        times = (
+            one["ours"]["device"], one["do_bench"]["graph"], one["ours"]["cold"],
+            one["do_bench"]["cold"], one["cuda-bench"]["cold/time/gpu/median"],
+        )  # fmt: skip
+        lines.append(f"| {name} | {' | '.join(f'{t * 1e6:.2f}' for t in times)} |")
+    return "\n".join(lines) + "\n"
+
+
+def floors_h200() -> str:
+    """Floors of an H200, measured twice."""
+    found = _h200("floors")["floors"]
+    first, second = found["measured 1"], found["measured 2"]
+    both = lambda key, name: [one[key][name] * 1e-12 for one in (first, second)]  # noqa: E731
+    rows = [("empty launch", "us", [one["call"] * 1e6 for one in (first, second)])]
+    for n, band in enumerate(first["bandwidth"]):
+        if band["size"] in (first["bandwidth"][0]["size"], first["bandwidth"][-1]["size"]):
+            size = f"{band['size'] / 2**20:.3g} MiB"
+            for what in ("read", "write", "copied"):
+                rates = [one["bandwidth"][n][what] * 1e-12 for one in (first, second)]
+                rows.append((f"{what}, {size}", "TB/s", rates))
+    rows += [(f"{n} products", "TFLOP/s", both("matrix", n)) for n in first["matrix"]]
+    rows += [(f"{n} multiply-adds", "TFLOP/s", both("vector", n)) for n in first["vector"]]
+    lines = ["| floor | measured | again |", "|---|---|---|"]
+    lines += [f"| {n} | {a:.3g} {unit} | {b:.3g} {unit} |" for n, unit, (a, b) in rows]
+    return "\n".join(lines) + "\n"
+
+
 def inspect_rules() -> str:
     """The rules of `kernelproof inspect`, in the order in which they speak."""
     lines = ["| rule | speaks where | needs |", "|---|---|---|"]
@@ -350,6 +399,9 @@ TABLES: dict[str, Callable[..., str]] = {
     "ladder": ladder_tables.table,
     "rung": ladder_tables.rung,
     "timing_answers": timing_answers,
+    "timing_h200": timing_h200,
+    "timing_compared": timing_compared,
+    "floors_h200": floors_h200,
     "inspect_rules": inspect_rules,
     "inspect_devices": inspect_devices,
 }

@@ -15,29 +15,18 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from kernelproof import __version__, openmp
+from kernelproof import __version__, commands, openmp
 from kernelproof.arguments import (
     BaselineOpt,
     BytesOpt,
     CandidateArg,
     CaseOpt,
-    CompilerOpt,
     DeviceOpt,
-    GpuOpt,
-    InspectedArg,
     JsonOpt,
-    KernelOpt,
     LargeOpt,
-    LaunchOpt,
-    NcuOpt,
-    OneCaseOpt,
-    PlaceOpt,
     ProblemArg,
-    ProblemOpt,
     QuickOpt,
-    RecordOpt,
     RoundsOpt,
-    SanitizeOpt,
     SecondsOpt,
     SeedOpt,
     SeedsOpt,
@@ -49,6 +38,7 @@ from kernelproof.arguments import (
     TimeoutOpt,
     VsOpt,
 )
+from kernelproof.commands import print_json, sizes_of
 from kernelproof.errors import KernelproofError, UsageError
 from kernelproof.progress import Shown
 
@@ -93,7 +83,7 @@ def check(
     options = _options(
         device=device, seeds=seeds, seed=seed, cases=tuple(case or ()), max_bytes=max_bytes,
         level=_level(quick, thorough), large=large,
-        call_timeout=timeout, sizes=_sizes(size), shrink_to=shrink,
+        call_timeout=timeout, sizes=sizes_of(size), shrink_to=shrink,
     )  # fmt: skip
     from kernelproof import batch
 
@@ -136,98 +126,12 @@ def bench(
         device=device, seeds=seeds, seed=seed, cases=tuple(case or ()), max_bytes=max_bytes,
         level=_level(quick, thorough),
         baselines=None if baseline is None else tuple(baseline), rounds=rounds, seconds=seconds,
-        call_timeout=timeout, sizes=_sizes(size), shrink_to=shrink, vs=tuple(vs or ()), store=store,
+        call_timeout=timeout, sizes=sizes_of(size), shrink_to=shrink, vs=tuple(vs or ()),
+        store=store,
     )  # fmt: skip
     if sweep is not None:
         _sweep(problem, candidate, sweep, options, json_, store)
     _finish(_judge(problem, candidate, True, options), json_, store)
-
-
-@app.command()
-def floors(
-    device: PlaceOpt = None,
-    refresh: Annotated[bool, typer.Option("--refresh", help="Measure again.")] = False,
-    json_: JsonOpt = False,
-) -> None:
-    """Show what this device can do at most: launch, bandwidth, arithmetic. Measured once."""
-    from kernelproof import floors as limits
-    from kernelproof.report.speed import floors_text
-
-    with Shown() as progress:
-        found = limits.get(device or limits.default_device(), progress, refresh)
-    print(floors_text(found)) if not json_ else _print_json(json.loads(found.model_dump_json()))
-
-
-@app.command()
-def inspect(
-    candidate: InspectedArg,
-    gpu: GpuOpt = None,
-    problem: ProblemOpt = None,
-    case: OneCaseOpt = None,
-    launch: LaunchOpt = None,
-    kernel: KernelOpt = None,
-    compiler: CompilerOpt = "",
-    record: RecordOpt = None,
-    sanitize: SanitizeOpt = False,
-    ncu: NcuOpt = False,
-    json_: JsonOpt = False,
-) -> None:
-    """Say what a candidate's kernels take (registers, spills, shared memory, occupancy,
-    instructions) and what holds them back. Needs no GPU; with one, also times its kernels."""
-    from kernelproof.inspecting import Wish, told
-
-    wish = Wish(gpu, problem, case, tuple(launch or ()), tuple(kernel or ()), compiler, record,
-                sanitize, ncu)  # fmt: skip
-    print(told(candidate, wish, json_))
-
-
-@app.command()
-def lint(
-    problem: ProblemArg,
-    json_: JsonOpt = False,
-    seed: SeedOpt = None,
-    case: CaseOpt = None,
-    max_bytes: BytesOpt = None,
-    size: SizeOpt = None,
-    shrink: ShrinkOpt = None,
-) -> None:
-    """Say which trivial cheats a problem's own inputs would let through, and how to mend them."""
-    from kernelproof.lint import examine, render
-    from kernelproof.problem import load
-
-    loaded = load(problem, dict(_sizes(size)), shrink)
-    with Shown() as progress:
-        found = examine(loaded, cases=case or (), seed=seed, max_bytes=max_bytes, progress=progress)
-    print(render(found)) if not json_ else _print_json(json.loads(found.model_dump_json()))
-    raise typer.Exit(0 if found.clean else 1)
-
-
-@app.command()
-def race(
-    file: Annotated[Path, typer.Argument(help="A .cu or .ptx file.")],
-    launch: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="KERNEL<<<GRID, BLOCK>>>(ARGUMENTS), repeatable. Default: the file's comments "
-            "`// launch: ...` (see docs/emulate.md)."
-        ),
-    ] = None,
-    traffic: Annotated[
-        bool, typer.Option("--traffic", help="Also note bank conflicts and uncoalesced access.")
-    ] = False,
-    seed: SeedOpt = None,
-    json_: JsonOpt = False,
-) -> None:
-    """Emulate kernels on the CPU and report races, accesses out of bounds and uninitialised
-    reads, with their lines. Needs no GPU."""
-    from kernelproof.emulate import commands
-
-    results = commands.race(file, launch or (), seed, traffic)
-    if json_:
-        _print_json(commands.as_json(file, results))
-    else:
-        print(commands.text(file, results))
-    raise typer.Exit(1 if any(r.errors for r in results) else 0)
 
 
 @app.command()
@@ -255,7 +159,7 @@ def demo(
     _keep(records, store)
     output.write_text(render(records))
     if json_:
-        _print_json({"records": [_as_json(r) for r in records], "report": str(output)})
+        print_json({"records": [_as_json(r) for r in records], "report": str(output)})
     else:
         print(summary(records))
         print(f"\nreport: {output}")
@@ -287,40 +191,18 @@ def report(
         raise UsageError("no records yet: run `kernelproof check` or `kernelproof demo` first")
     output.write_text(render(found))
     if json_:
-        _print_json({"records": [_as_json(r) for r in found], "report": str(output)})
+        print_json({"records": [_as_json(r) for r in found], "report": str(output)})
     else:
         print(summary(found))
         print(f"\nreport: {output}")
 
 
-@app.command()
-def doctor(json_: JsonOpt = False) -> None:
-    """Say what this machine has, what is missing, and how to get it."""
-    from kernelproof.doctor import examine, render
-
-    facts = examine()
-    if json_:
-        _print_json([fact.model_dump() for fact in facts])
-    else:
-        print(render(facts))
-
-
-@app.command("new-op")
-def new_op(
-    name: Annotated[str, typer.Argument(help="Name of the operator, a Python name.")],
-) -> None:
-    """Start a new operator: copy the template into ops/NAME."""
-    from kernelproof.scaffold import new_op as create
-
-    print(create(name))
-
-
-@app.command("new-problem")
-def new_problem(name: Annotated[str, typer.Argument(help="Name of the problem.")]) -> None:
-    """Start a new problem: write NAME.py into the current folder."""
-    from kernelproof.scaffold import new_problem as create
-
-    print(create(name))
+for _name, _command in (
+    ("floors", commands.floors), ("inspect", commands.inspect), ("lint", commands.lint),
+    ("race", commands.race), ("doctor", commands.doctor), ("new-op", commands.new_op),
+    ("new-problem", commands.new_problem),
+):  # fmt: skip
+    app.command(_name)(_command)
 
 
 @app.callback(invoke_without_command=True)
@@ -362,16 +244,6 @@ def _level(quick: bool, thorough: bool) -> Level:
     return "quick" if quick else "thorough" if thorough else "default"
 
 
-def _sizes(given: Sequence[str] | None) -> tuple[tuple[str, int], ...]:
-    pairs = []
-    for text in given or ():
-        name, _, value = text.partition("=")
-        if not name.isidentifier() or not value.isdigit():
-            raise UsageError(f"--size {text!r} is not NAME=VALUE with a whole number")
-        pairs.append((name, int(value)))
-    return tuple(pairs)
-
-
 def _judge(problem: str, candidate: str, timed: bool, options: Options) -> Record:
     from kernelproof.worker.client import start_server
 
@@ -400,7 +272,7 @@ def _climb(
     output.write_text(render(records))
     if json_:
         both = [{"rung": g.name, "expected": g.expect, **_as_json(r)} for g, r in found]
-        _print_json({"records": both, "unexpected": unexpected, "report": str(output)})
+        print_json({"records": both, "unexpected": unexpected, "report": str(output)})
     else:
         print(summary(records))
         passing = sum(record.status == "pass" for record in records)
@@ -417,7 +289,7 @@ def _sweep(
     with Shown() as progress:
         wanted = sweeps.parse(sweep), sweeps.with_baselines(options)
         done = sweeps.run(problem, candidate, *wanted, progress, lambda r: _keep([r], store))
-    print(sweeps.text(*done)) if not json_ else _print_json([_as_json(r) for r in done[0]])
+    print(sweeps.text(*done)) if not json_ else print_json([_as_json(r) for r in done[0]])
     raise typer.Exit(0 if all(r.status == "pass" for r in done[0]) else 1)
 
 
@@ -428,7 +300,7 @@ def _finish(record: Record, json_: bool, store: str | None, repro: Path | None =
     if repro is not None and record.reproducer:
         repro.write_text(record.reproducer)
     if json_:
-        _print_json(_as_json(record))
+        print_json(_as_json(record))
     else:
         print(detail(record))
         if record.reproducer:
@@ -441,7 +313,7 @@ def _finish_all(records: Sequence[Record], faults: int, json_: bool) -> None:
     from kernelproof.report import summary
 
     if json_:
-        _print_json([_as_json(record) for record in records])
+        print_json([_as_json(record) for record in records])
     else:
         print(summary(records))
         for r in records:
@@ -464,7 +336,3 @@ def _as_json(record: Record) -> dict[str, Any]:
     checks = [check.model_dump() for check in record.verdict.checks]
     body: dict[str, Any] = json.loads(record.model_dump_json())
     return {"status": record.status, "checks": checks, **body}
-
-
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, indent=1))

@@ -1,0 +1,158 @@
+"""The commands that judge no candidate: the machine, a problem's data, kernels looked at or
+emulated, and new files. `cli` makes them part of the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from kernelproof.arguments import (
+    BytesOpt,
+    CaseOpt,
+    CompilerOpt,
+    GpuOpt,
+    InspectedArg,
+    JsonOpt,
+    KernelOpt,
+    LaunchOpt,
+    NcuOpt,
+    OneCaseOpt,
+    PlaceOpt,
+    ProblemArg,
+    ProblemOpt,
+    RecordOpt,
+    SanitizeOpt,
+    SeedOpt,
+    ShrinkOpt,
+    SizeOpt,
+)
+from kernelproof.errors import UsageError
+from kernelproof.progress import Shown
+
+
+def floors(
+    device: PlaceOpt = None,
+    refresh: Annotated[bool, typer.Option("--refresh", help="Measure again.")] = False,
+    json_: JsonOpt = False,
+) -> None:
+    """Show what this device can do at most: launch, bandwidth, arithmetic. Measured once."""
+    from kernelproof import floors as limits
+    from kernelproof.report.speed import floors_text
+
+    with Shown() as progress:
+        found = limits.get(device or limits.default_device(), progress, refresh)
+    print(floors_text(found)) if not json_ else print_json(json.loads(found.model_dump_json()))
+
+
+def inspect(
+    candidate: InspectedArg,
+    gpu: GpuOpt = None,
+    problem: ProblemOpt = None,
+    case: OneCaseOpt = None,
+    launch: LaunchOpt = None,
+    kernel: KernelOpt = None,
+    compiler: CompilerOpt = "",
+    record: RecordOpt = None,
+    sanitize: SanitizeOpt = False,
+    ncu: NcuOpt = False,
+    json_: JsonOpt = False,
+) -> None:
+    """Say what a candidate's kernels take (registers, spills, shared memory, occupancy,
+    instructions) and what holds them back. Needs no GPU; with one, also times its kernels."""
+    from kernelproof.inspecting import Wish, told
+
+    wish = Wish(gpu, problem, case, tuple(launch or ()), tuple(kernel or ()), compiler, record,
+                sanitize, ncu)  # fmt: skip
+    print(told(candidate, wish, json_))
+
+
+def lint(
+    problem: ProblemArg,
+    json_: JsonOpt = False,
+    seed: SeedOpt = None,
+    case: CaseOpt = None,
+    max_bytes: BytesOpt = None,
+    size: SizeOpt = None,
+    shrink: ShrinkOpt = None,
+) -> None:
+    """Say which trivial cheats a problem's own inputs would let through, and how to mend them."""
+    from kernelproof.lint import examine, render
+    from kernelproof.problem import load
+
+    loaded = load(problem, dict(sizes_of(size)), shrink)
+    with Shown() as progress:
+        found = examine(loaded, cases=case or (), seed=seed, max_bytes=max_bytes, progress=progress)
+    print(render(found)) if not json_ else print_json(json.loads(found.model_dump_json()))
+    raise typer.Exit(0 if found.clean else 1)
+
+
+def race(
+    file: Annotated[Path, typer.Argument(help="A .cu or .ptx file.")],
+    launch: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="KERNEL<<<GRID, BLOCK>>>(ARGUMENTS), repeatable. Default: the file's comments "
+            "`// launch: ...` (see docs/emulate.md)."
+        ),
+    ] = None,
+    traffic: Annotated[
+        bool, typer.Option("--traffic", help="Also note bank conflicts and uncoalesced access.")
+    ] = False,
+    seed: SeedOpt = None,
+    json_: JsonOpt = False,
+) -> None:
+    """Emulate kernels on the CPU and report races, accesses out of bounds and uninitialised
+    reads, with their lines. Needs no GPU."""
+    from kernelproof.emulate import commands
+
+    results = commands.race(file, launch or (), seed, traffic)
+    if json_:
+        print_json(commands.as_json(file, results))
+    else:
+        print(commands.text(file, results))
+    raise typer.Exit(1 if any(r.errors for r in results) else 0)
+
+
+def doctor(json_: JsonOpt = False) -> None:
+    """Say what this machine has, what is missing, and how to get it."""
+    from kernelproof.doctor import examine, render
+
+    facts = examine()
+    if json_:
+        print_json([fact.model_dump() for fact in facts])
+    else:
+        print(render(facts))
+
+
+def new_op(
+    name: Annotated[str, typer.Argument(help="Name of the operator, a Python name.")],
+) -> None:
+    """Start a new operator: copy the template into ops/NAME."""
+    from kernelproof.scaffold import new_op as create
+
+    print(create(name))
+
+
+def new_problem(name: Annotated[str, typer.Argument(help="Name of the problem.")]) -> None:
+    """Start a new problem: write NAME.py into the current folder."""
+    from kernelproof.scaffold import new_problem as create
+
+    print(create(name))
+
+
+def sizes_of(given: Sequence[str] | None) -> tuple[tuple[str, int], ...]:
+    pairs = []
+    for text in given or ():
+        name, _, value = text.partition("=")
+        if not name.isidentifier() or not value.isdigit():
+            raise UsageError(f"--size {text!r} is not NAME=VALUE with a whole number")
+        pairs.append((name, int(value)))
+    return tuple(pairs)
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, indent=1))
