@@ -112,11 +112,13 @@ def _ratio(row: Row) -> str:
 
 def _gpu_table(problem: str, there: dict[str, Row]) -> str:
     about = _results(GPU)
+    timed = bool(plot(problem))
+    picture = [f"![time of each rung](ladder-{problem}.svg)", ""] if timed else []
+    where = f"{about['machine']}, torch {about['torch']}, {about['date']}"
     lines = [
-        f"{about['machine']}, torch {about['torch']}, {about['date']}; times of the founding case:",
+        f"{where}; times of the founding case:" if timed else f"{where}; no rung was timed yet:",
         "",
-        f"![time of each rung](ladder-{problem}.svg)",
-        "",
+        *picture,
         "| rung | verdict | `allclose` | bits (reference) | device time | per call | eager / it | "
         "of the floor | first result |",
         "|" + "---|" * 9,

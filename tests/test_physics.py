@@ -15,7 +15,7 @@ from kernelproof.pipeline import Options
 from kernelproof.types import Contestant, Floors, Series, Timing
 
 sys.path.insert(0, str(Path(__file__).parent / "floors"))
-from test_limits import floors as made_up
+from test_bounds import floors as made_up
 
 PROBLEM = """
 import torch

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_limits import floors as made_up
+from test_bounds import floors as made_up
 
 from kernelproof import floors
 from kernelproof.errors import KernelproofError, UsageError
