@@ -350,7 +350,10 @@ def floors_h200() -> str:
     """Floors of an H200, measured twice."""
     found = _h200("floors")["floors"]
     first, second = found["measured 1"], found["measured 2"]
-    both = lambda key, name: [one[key][name] * 1e-12 for one in (first, second)]  # noqa: E731
+
+    def both(key: str, name: str) -> list[float]:
+        return [one[key][name] * 1e-12 for one in (first, second)]
+
     rows = [("empty launch", "us", [one["call"] * 1e6 for one in (first, second)])]
     for n, band in enumerate(first["bandwidth"]):
         if band["size"] in (first["bandwidth"][0]["size"], first["bandwidth"][-1]["size"]):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 
 class Gradients(nn.Module):
@@ -43,19 +43,12 @@ class Gradients(nn.Module):
     def outputs(self, inputs: list[Any]) -> list[torch.Tensor]:
         """The tensors of the output, with their graph."""
         with torch.enable_grad():
-            return list(tensors(self.module(*[_tracked(value) for value in inputs])))
+            return tensors(self.module(*[_tracked(value) for value in inputs]))
 
 
-def tensors(value: Any) -> Iterator[torch.Tensor]:
+def tensors(value: Any) -> list[torch.Tensor]:
     """The tensors in ``value``."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from tensors(item)
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
 def _floating(value: Any) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 from kernelproof.errors import UsageError
 from kernelproof.problem import Reference
@@ -25,11 +24,6 @@ _WITH_TF32 = (EAGER, "torch.compile")
 _SLOW = "torch.compile (max-autotune)"
 # Only on a GPU.
 _GPU = "CUDA graph of eager"
-# Operators of aten that a GPU can do in TF32, by the beginning of their names.
-_PRODUCTS = (
-    "mm", "bmm", "addmm", "baddbmm", "addmv", "mv", "convolution", "_convolution", "linear",
-    "_scaled_dot_product", "scaled_dot_product", "matmul", "cudnn_convolution",
-)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,29 +74,12 @@ def _made(name: str, own: Sequence[str], products: bool) -> Baseline:
 
 def _float32_products(reference: Reference, case: Case) -> bool:
     """Whether the reference multiplies float32 matrices, or convolves with them."""
-    import torch
-    from torch.utils._python_dispatch import TorchDispatchMode
+    from kernelproof.work import trace
 
-    found = False
-
-    class Looks(TorchDispatchMode):
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            nonlocal found
-            name = func.overloadpacket.__name__
-            single = any(getattr(x, "dtype", None) is torch.float32 for x in args)
-            found = found or (single and name.startswith(_PRODUCTS))
-            return func(*args, **(kwargs or {}))
-
-    looks: Any = Looks
     try:
         args, kwargs = reference.init_args(case)
         model = reference.module.Model(*args, **kwargs).eval()
-        inputs = reference.inputs(case)
-        with torch.no_grad(), looks():
-            model(*inputs)
+        return "fp32" in trace(model, reference.inputs(case)).matrix
     except Exception:
         # A reference that does not run is the check's affair, which says what is wrong with it.
         return False
-    return found

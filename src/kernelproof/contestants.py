@@ -55,7 +55,9 @@ class Field:
     def __init__(self, race: Race, payload: tuple[Any, Any, int, Any], secret: int) -> None:
         self.race = race
         self.payload = payload
-        self.fresh = Fresh(lambda seed: _inputs(race, seed), tensor_bytes, secret, race.cuda)
+        self.fresh = Fresh(
+            lambda seed: race.reference.drawn(race.case, seed), tensor_bytes, secret, race.cuda
+        )
         self._pool: ThreadPoolExecutor | None = None
         self.rivals: dict[str, TimedRival] = {}
         path = race.reference.problem.path
@@ -118,10 +120,3 @@ def _floor(race: Race, fresh: Fresh) -> TimedModule:
     return TimedModule(
         name, str(_FLOOR), "Model", race.device, nothing, fresh, race.options, only=first
     )
-
-
-def _inputs(race: Race, seed: int) -> list[Any]:
-    from kernelproof.seeding import seed_all
-
-    seed_all(seed)
-    return race.reference.inputs(race.case)

@@ -24,7 +24,7 @@ from kernelproof.inspect import assemble, cubin, devices, limits
 from kernelproof.inspect import compile as compiling
 from kernelproof.inspect.facts import Call, Measured, said
 from kernelproof.inspect.text import render
-from kernelproof.subject import CandidateProcess
+from kernelproof.subject import CandidateProcess, payload_of
 from kernelproof.types import Candidate, Case, Inspection, KernelFacts, Launch, Timing
 
 _FILES = (".cu", ".ptx", ".cubin")
@@ -275,14 +275,8 @@ def _case(reference: problems.Reference | None, name: str | None) -> Case | None
 def _payload(reference: problems.Reference | None, case: Case | None) -> Any:
     if reference is None or case is None:
         return None
-    from kernelproof.check.reference import construct, state_of
-    from kernelproof.seeding import seed_all
-
-    args, kwargs = reference.init_args(case)
-    model = construct(reference.module.Model, args, kwargs, _PLAIN_SEED, "cpu")
-    seed_all(_PLAIN_SEED)
-    inputs = reference.inputs(case)
-    return (args, kwargs, _PLAIN_SEED, state_of(model)), inputs, _PLAIN_SEED
+    made = payload_of(reference, case, _PLAIN_SEED)
+    return made, reference.drawn(case, _PLAIN_SEED), _PLAIN_SEED
 
 
 def _module(module: Mapping[str, Any], device: devices.Device) -> tuple[KernelFacts, ...]:

@@ -76,8 +76,7 @@ def _work(race: Race, notes: list[str]) -> Work | None:
     try:
         args, kwargs = reference.init_args(case)
         model = construct(reference.module.Model, args, kwargs, race.seed, race.device)
-        seed_all(race.seed)
-        inputs = to_device(reference.inputs(case), race.device)
+        inputs = to_device(reference.drawn(case, race.seed), race.device)
         seed_all(race.seed)
         found = trace(model, inputs)
     except Exception as error:

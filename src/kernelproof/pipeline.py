@@ -14,13 +14,13 @@ import random
 import secrets
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from kernelproof import candidate as candidates
 from kernelproof import problem as problems
 from kernelproof.candidate import find as find_candidate
 from kernelproof.errors import CandidateError, UsageError
-from kernelproof.subject import CandidateProcess
+from kernelproof.subject import CandidateProcess, payload_of
 from kernelproof.types import (
     Call,
     Candidate,
@@ -135,7 +135,7 @@ def judge(
         field = None
         if race is not None and not subject.emulated:
             physics.prepare(device, progress)
-            payload = _payload(reference, race.case, race.seed)
+            payload = payload_of(reference, race.case, race.seed)
             field = stack.enter_context(contestants.Field(race, payload, master))
         verdict = _check(reference, subject, seeds, device, options, progress)
         verdict = subject.audited(verdict)
@@ -262,7 +262,7 @@ def _gradients(
     from kernelproof.timed import failed
 
     case = _timed_case(reference, options)
-    subject.construct(*_payload(reference, case, seeds[0]))
+    subject.construct(*payload_of(reference, case, seeds[0]))
     plan = Plan(seeds=seeds, device=subject.device)
     found = gradients.judge(reference, plan, case, lambda x: subject.gradients(x, seeds[0]))
     subject.revive()
@@ -309,7 +309,6 @@ def _evidence(
     """The verdict with what tripwires and a profile of one call tell; and the profile. ``again``:
     only the tripwires, after the timing."""
     from kernelproof.check import evidence
-    from kernelproof.seeding import seed_all
 
     profiled = verdict.status == "pass" and not subject.emulated and not again
     checks, use = [], None
@@ -324,9 +323,8 @@ def _evidence(
         try:
             if profiled:
                 case = _largest_case(reference, options)
-                subject.construct(*_payload(reference, case, seeds[0]))
-                seed_all(seeds[0])
-                profile = subject.traced(reference.inputs(case))["profile"]
+                subject.construct(*payload_of(reference, case, seeds[0]))
+                profile = subject.traced(reference.drawn(case, seeds[0]))["profile"]
                 use = evidence.library_use(profile, subject.candidate.language)
         except CandidateError as error:
             subject.revive()
@@ -364,15 +362,6 @@ def _race(reference: problems.Reference, device: str, seed: int, options: Option
     ]
     beside = baselines.chosen(reference, case, device, options.baselines)
     return contestants.Race(reference, case, device, seed, beside, others, options)
-
-
-def _payload(reference: problems.Reference, case: Case, seed: int) -> tuple[Any, Any, int, Any]:
-    """What a worker needs to construct a module with the reference's weights."""
-    from kernelproof.check.reference import construct, state_of
-
-    args, kwargs = reference.init_args(case)
-    model = construct(reference.module.Model, args, kwargs, seed, "cpu")
-    return args, kwargs, seed, state_of(model)
 
 
 def _largest_case(reference: problems.Reference, options: Options) -> Case:

@@ -22,6 +22,7 @@ import dataclasses
 import functools
 import hashlib
 import inspect
+import math
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -32,6 +33,7 @@ from kernelproof import resize
 from kernelproof.errors import ProblemError
 from kernelproof.importing import import_file
 from kernelproof.resize import Size
+from kernelproof.seeding import seed_all
 from kernelproof.types import Case, Problem
 
 # Weights are few where inputs are many; this keeps 32 MB of weights beside 0.5 MB of inputs.
@@ -66,10 +68,15 @@ class Reference:
         return list(made), {}
 
     def inputs(self, case: Case) -> list[Any]:
-        """Fresh inputs for ``case``; the caller has seeded torch."""
+        """Fresh inputs for ``case``; the caller has seeded torch (see `drawn`)."""
         made = list(self.module.get_inputs(**case.sizes))
         self._sizes[repr(case.sizes)] = resize.tensor_bytes(made)
         return made
+
+    def drawn(self, case: Case, seed: int) -> list[Any]:
+        """The inputs of ``case`` under ``seed``."""
+        seed_all(seed)
+        return self.inputs(case)
 
     def input_bytes(self, case: Case) -> int:
         """Bytes of the tensors of ``case``."""
@@ -252,18 +259,23 @@ def _shrunk(path: Path, module: ModuleType, sizes: dict[str, Size], limit: int) 
 
 
 def _runs(path: Path, sizes: dict[str, Size]) -> bool:
-    """Whether the reference runs at ``sizes``. On the meta device a forward costs nothing and
-    still refuses shapes that do not fit."""
+    """Whether the reference runs at ``sizes``."""
+    return _on_meta(path, sizes) is not None
+
+
+def _on_meta(path: Path, sizes: dict[str, Size]) -> tuple[Any, Any] | None:
+    """Inputs and output of the reference at ``sizes``, None where it does not run. On the meta
+    device a forward costs nothing and still refuses shapes that do not fit."""
     import torch
 
     try:
         made = _import(path, sizes)
         with torch.device("meta"), torch.no_grad():
+            inputs = made.get_inputs()
             make = getattr(made, "get_init_inputs", list)
-            made.Model(*make()).eval()(*made.get_inputs())
+            return inputs, made.Model(*make()).eval()(*inputs)
     except Exception:
-        return False
-    return True
+        return None
 
 
 def _accepted(function: Callable[..., Any], sizes: dict[str, Any]) -> dict[str, Any]:
@@ -277,16 +289,11 @@ def _accepted(function: Callable[..., Any], sizes: dict[str, Any]) -> dict[str, 
 def _extent(path: Path, sizes: dict[str, Size]) -> tuple[int, int]:
     """Elements of the largest and bytes of all inputs and outputs; (0, 0) where the reference does
     not run at ``sizes``."""
-    import math
-
-    import torch
-
-    try:
-        made = _import(path, sizes)
-        with torch.device("meta"), torch.no_grad():
-            inputs = made.get_inputs()
-            output = made.Model(*getattr(made, "get_init_inputs", list)()).eval()(*inputs)
-    except Exception:
+    ran = _on_meta(path, sizes)
+    if ran is None:
         return 0, 0
-    leaves = [x for x in torch.utils._pytree.tree_leaves((inputs, output)) if torch.is_tensor(x)]
+    from torch import Tensor
+    from torch.utils._pytree import tree_leaves
+
+    leaves = [x for x in tree_leaves(ran) if isinstance(x, Tensor)]
     return max((math.prod(x.shape) for x in leaves), default=0), resize.tensor_bytes(leaves)

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from kernelproof.problem import Reference
 
 BEST = "best"
-_GPU_LANGUAGES = ("cuda", "triton")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +46,7 @@ def find(
             path = candidates.find(reference.problem.path, text)
             candidate = candidates.load(path)
             name = f"vs {candidate.name}"
-        if device == "cpu" and candidate.language.startswith(_GPU_LANGUAGES):
+        if device == "cpu" and candidate.for_gpu:
             raise UsageError(
                 f"--vs {text}: {candidate.name} is {candidate.language} code, and this run is on "
                 "the CPU; --vs takes candidates for the same device"

@@ -24,6 +24,8 @@ from kernelproof.worker.traces import Traces
 
 if TYPE_CHECKING:
     from kernelproof.pipeline import Options
+    from kernelproof.problem import Reference
+    from kernelproof.types import Case
 
 
 # Languages whose launches can be interpreted without a GPU.
@@ -205,8 +207,7 @@ class CandidateProcess:
         try:
             return self.worker.ask(do, **fields)
         except CandidateCrash as error:
-            gpu_code = self.candidate.language.startswith(("cuda", "triton"))
-            if not gpu_code or self.device != "cpu" or self.emulated:
+            if not self.candidate.for_gpu or self.device != "cpu" or self.emulated:
                 raise
             raise UnsupportedError(
                 f"the candidate is {self.candidate.language} code and ran on the CPU, where it "
@@ -365,6 +366,16 @@ def _form(do: str, answer: Any, fields: dict[str, Any]) -> None:
 
 def _nonsense(do: str, answer: Any) -> CandidateCrash:
     return CandidateCrash(f"the worker sent nonsense in answer to {do!r}: {answer!r:.80}")
+
+
+def payload_of(reference: Reference, case: Case, seed: int) -> tuple[Any, Any, int, Any]:
+    """What a worker needs to construct a module with the weights that the reference has under
+    ``seed``: arguments, keywords, seed, weights."""
+    from kernelproof.check.reference import construct, state_of
+
+    args, kwargs = reference.init_args(case)
+    model = construct(reference.module.Model, args, kwargs, seed, "cpu")
+    return args, kwargs, seed, state_of(model)
 
 
 def threads() -> int:

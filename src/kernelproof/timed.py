@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time as clock_of_day
+from time import sleep
 from typing import TYPE_CHECKING, Any
 
 from kernelproof import physics
@@ -150,7 +150,7 @@ def _confirmed(look: Callable[[int], Check | None]) -> Check | None:
     for attempt in range(1, _AGAIN + 1):
         if found is None or found.outcome != "fail":
             break
-        clock_of_day.sleep(_AGAIN_WAIT * attempt)
+        sleep(_AGAIN_WAIT * attempt)
         found = look(attempt)
     return found
 

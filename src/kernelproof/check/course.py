@@ -17,7 +17,6 @@ from kernelproof.check.plan import Plan, Subject
 from kernelproof.check.pooling import Pool
 from kernelproof.check.reference import ReferenceModel, flatten, to_device
 from kernelproof.errors import CandidateError, ProblemError
-from kernelproof.seeding import seed_all
 from kernelproof.types import Call, Case, Check, Progress, Run
 
 if TYPE_CHECKING:
@@ -177,8 +176,7 @@ class Course(Matrix):
         return bool(size > limit)
 
     def _inputs(self, case: Case, seed: int) -> list[Any]:
-        seed_all(seed)
-        return self._guarded(case, lambda: self.reference.inputs(case))  # type: ignore[no-any-return]
+        return self._guarded(case, lambda: self.reference.drawn(case, seed))  # type: ignore[no-any-return]
 
     def _prepared(self, case: Case, seed: int) -> ReferenceModel:
         args, kwargs = self._guarded(case, lambda: self.reference.init_args(case))

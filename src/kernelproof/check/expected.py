@@ -57,7 +57,7 @@ def refined(
         base, draws if sums else 0, lambda n: model.serial(inputs, seed, n, unit, by_row)
     )
     base = _on_one_device(base, model)
-    responses = [_on(r, model.oracle) for r in responses]
+    responses, serial = ([_on(x, model.oracle) for x in sizes] for sizes in (responses, serial))
     return [
         (name, Expected(e.value, e.truth, response, e.levels, summed))
         for (name, e), response, summed in zip(base, responses, serial, strict=True)

@@ -23,7 +23,6 @@ from kernelproof.check.expected import DRAWS, expect
 from kernelproof.check.oracle import lift
 from kernelproof.check.reference import ReferenceModel, flatten, to_device
 from kernelproof.errors import ProblemError
-from kernelproof.seeding import seed_all
 from kernelproof.types import Case, OutputVerdict
 
 if TYPE_CHECKING:
@@ -125,8 +124,7 @@ class Stage:
 
     def inputs(self, case: Case, seed: int) -> list[Any]:
         """Inputs of ``case``; raises ProblemError where ``get_inputs`` fails."""
-        seed_all(seed)
-        made: list[Any] = self._guarded(case, lambda: self.reference.inputs(case))
+        made: list[Any] = self._guarded(case, lambda: self.reference.drawn(case, seed))
         return made
 
     def scene(self, case: Case, seed: int, other: int) -> Scene:

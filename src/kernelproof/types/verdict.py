@@ -55,6 +55,11 @@ class Candidate(Frozen):
     digest: str
     sources: tuple[str, ...]
 
+    @property
+    def for_gpu(self) -> bool:
+        """Whether its own kernels are for a GPU."""
+        return self.language.startswith(("cuda", "triton"))
+
 
 class Build(Frozen):
     """What came of importing and constructing the candidate. ``confinement``: the limits that

@@ -124,6 +124,7 @@ class Session:
         try:
             return self._launch(given.contents)
         except Exception as error:
+            # It cannot cross the host code's frames: kept for the call that is around them.
             self.error = error
             return -1
 
