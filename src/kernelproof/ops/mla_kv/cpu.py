@@ -1,39 +1,233 @@
-"""The CPU kernel of mla_kv as a function and as a module."""
+"""The CPU kernel of mla_kv: instruction set, launch, and the module."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import platform
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from kernelproof.build.c_library import c_library
-from kernelproof.ops.mla_kv.layout import as_two_axes, check_kinds, check_shapes, layout_of
+from kernelproof.errors import UnsupportedError
+from kernelproof.ops.mla_kv.layout import (
+    Sizes,
+    check_choices,
+    check_kinds,
+    check_shapes,
+    merged_dims,
+)
+
+# Flags that replace the build's own -march=native. Each set includes those before it.
+INSTRUCTION_SETS: dict[str, tuple[str, ...]] = {
+    "sse2": ("-march=x86-64", "-mtune=native"),
+    "avx2": ("-march=x86-64", "-mtune=native", "-mavx2", "-mfma", "-mf16c"),
+    "avx512": (
+        "-march=x86-64", "-mtune=native", "-mavx2", "-mfma", "-mf16c",
+        "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl",
+    ),
+}  # fmt: skip
+_X86 = ("x86_64", "AMD64")
+_OPERANDS = 6  # hidden, the three weights, norm_weight, k_pe
+
+
+def instruction_sets() -> list[str]:
+    """The instruction sets that this CPU runs, the best last: of "sse2", "avx2" and "avx512", or
+    only "native" on another architecture than x86. It is PyTorch's own choice, which its
+    environment variable ATEN_CPU_CAPABILITY limits."""
+    if platform.machine() not in _X86:
+        return ["native"]
+    names = list(INSTRUCTION_SETS)
+    best = torch.backends.cpu.get_cpu_capability().lower()
+    return names[: names.index(best) + 1] if best in names else names[:1]
+
+
+class Plan(NamedTuple):
+    """How the kernel divides a problem: threads; whether they share each block of tokens and split
+    its columns; tokens in a block; tokens and columns of the register tile; terms of one slice of a
+    sum; columns of weights that are packed at once."""
+
+    threads: int
+    together: bool
+    block: int
+    tile_tokens: int
+    tile_columns: int
+    depth: int
+    packed_columns: int
 
 
 @functools.cache
-def _entry(dtype: torch.dtype) -> Callable[..., int]:
-    library = c_library([Path(__file__).with_name("kernel.cpp")])
-    function = getattr(library, "mla_kv_" + str(dtype).removeprefix("torch."))
-    function.argtypes = [ctypes.c_void_p] * 6 + [ctypes.c_int64]
+def _library(instructions: str) -> ctypes.CDLL:
+    flags = INSTRUCTION_SETS.get(instructions, ())
+    return c_library([Path(__file__).with_name("kernel.cpp")], cflags=flags)
+
+
+@functools.cache
+def _functions(dtype: torch.dtype, instructions: str | None) -> tuple[Callable[..., int], Any]:
+    """The kernel for ``dtype`` and its plan; the best instruction set for None."""
+    known = instruction_sets()
+    if instructions is not None and instructions not in known:
+        raise UnsupportedError(
+            f"mla_kv: the instruction set {instructions!r} is not among this CPU's, "
+            f"{', '.join(map(repr, known))}"
+        )
+    library = _library(instructions or known[-1])
+    name = "mla_kv_" + str(dtype).removeprefix("torch.")
+    function, plan = getattr(library, name), getattr(library, name + "_plan")
+    function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_double, ctypes.c_int64]
     function.restype = ctypes.c_int
-    return function  # type: ignore[no-any-return]
+    plan.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p]
+    plan.restype = None
+    return function, plan
+
+
+class _Call(NamedTuple):
+    """What is worked out once for a layout: the array that kernel.cpp reads and its address, and
+    shapes of the outputs. ``offset`` is where the values begin in a stacked output."""
+
+    array: Any
+    address: int
+    shapes: tuple[tuple[int, ...], ...]
+    offset: int
+    sizes: Sizes
 
 
 @functools.lru_cache(maxsize=1024)
-def _call(kv_heads: int, *key: Any) -> tuple[Any, int, tuple[int, ...]]:
-    """The layout as a C array, its address, and the output's shape. ``key`` is the operands'
-    shapes and strides in turn, so that a layout is checked and worked out once."""
-    tensors = [torch.empty_strided(key[i], key[i + 1], device="meta") for i in range(0, 8, 2)]
-    check_shapes(*tensors, kv_heads=kv_heads)
-    layout = layout_of(*tensors)
-    array = (ctypes.c_int64 * len(layout))(*layout)
-    shape = (*key[0][:-1], 2, kv_heads, layout.columns // kv_heads)
-    return array, ctypes.addressof(array), shape
+def _call(kv_heads: int, layout: str, *key: Any) -> _Call:
+    """``key``: shape and strides of each operand in turn, None twice for one that is not given."""
+    check_choices(layout, "strict")
+    tensors = [
+        None if key[2 * i] is None else torch.empty_strided(*key[2 * i : 2 * i + 2], device="meta")
+        for i in range(_OPERANDS)
+    ]
+    hidden, w_down, w_up_k, w_up_v, norm_weight, k_pe = tensors
+    assert hidden is not None and w_down is not None
+    assert w_up_k is not None and w_up_v is not None
+    sizes = check_shapes(
+        hidden, w_down, w_up_k, w_up_v,
+        kv_heads=kv_heads, norm_weight=norm_weight, k_pe=k_pe, layout=layout,
+    )  # fmt: skip
+    leading = tuple(hidden.shape[:-1])
+    key_dim = sizes.k_dim + sizes.rope_dim
+    width = kv_heads * sizes.v_dim
+    if layout == "stacked":
+        shapes: tuple[tuple[int, ...], ...] = ((*leading, 2, kv_heads, sizes.v_dim),)
+        pitches = (2 * width, 2 * width)
+    else:
+        shapes = ((*leading, kv_heads, key_dim), (*leading, kv_heads, sizes.v_dim))
+        pitches = (kv_heads * key_dim, width)
+    tokens = 1
+    for size in leading:
+        tokens *= size
+    numbers = [
+        tokens, sizes.model, sizes.rank, hidden.stride(-1),
+        *_weight(w_down, 1), *_weight(w_up_k, kv_heads), *_weight(w_up_v, kv_heads),
+        pitches[0], key_dim, _columns(sizes.k_dim, key_dim, kv_heads),
+        pitches[1], sizes.v_dim, kv_heads * sizes.v_dim,
+        0 if norm_weight is None else norm_weight.stride(0),
+        kv_heads, sizes.rope_dim, 0 if k_pe is None else k_pe.stride(-1),
+        *_leading(hidden, 1), *(_leading(k_pe, 2) if k_pe is not None else (0,)),
+    ]  # fmt: skip
+    array = (ctypes.c_int64 * len(numbers))(*numbers)
+    return _Call(array, ctypes.addressof(array), shapes, width, sizes)
+
+
+def _columns(dim: int, pitch: int, heads: int) -> int:
+    """Columns that lie together: those of one head, or all where heads follow without a gap."""
+    return heads * dim if dim == pitch else max(dim, 1)
+
+
+def _weight(weight: torch.Tensor, heads: int) -> tuple[int, int, int, int, int]:
+    """Strides of the row, head and column, columns of a head (all where a head's columns follow on
+    the last one's), and columns in all."""
+    if weight.dim() == 2:
+        row, column = weight.stride()
+        return row, 0, column, max(weight.shape[1], 1), weight.shape[1]
+    row, head, column = weight.stride()
+    dim = weight.shape[2]
+    if heads == 1 or head == dim * column:
+        return row, 0, column, max(heads * dim, 1), heads * dim
+    return row, head, column, max(dim, 1), heads * dim
+
+
+def _leading(tensor: torch.Tensor, inner: int) -> tuple[int, ...]:
+    """Number, sizes and strides of the fewest axes that address all but the last ``inner``."""
+    axes = merged_dims(tensor.shape[:-inner], tensor.stride()[:-inner])
+    return (len(axes), *(size for size, _ in axes), *(stride for _, stride in axes))
+
+
+def _called(
+    hidden: torch.Tensor,
+    w_down: torch.Tensor,
+    w_up_k: torch.Tensor,
+    w_up_v: torch.Tensor,
+    kv_heads: int,
+    norm_weight: torch.Tensor | None,
+    k_pe: torch.Tensor | None,
+    layout: str,
+) -> _Call:
+    optional: list[Any] = []
+    for tensor in (norm_weight, k_pe):
+        optional += (None, None) if tensor is None else (tensor.shape, tensor.stride())
+    return _call(
+        kv_heads, layout, hidden.shape, hidden.stride(), w_down.shape, w_down.stride(),
+        w_up_k.shape, w_up_k.stride(), w_up_v.shape, w_up_v.stride(), *optional,
+    )  # fmt: skip
+
+
+def project_cpu(
+    hidden: torch.Tensor,
+    w_down: torch.Tensor,
+    w_up_k: torch.Tensor,
+    w_up_v: torch.Tensor,
+    *,
+    kv_heads: int,
+    norm_weight: torch.Tensor | None = None,
+    norm_eps: float = 1e-6,
+    k_pe: torch.Tensor | None = None,
+    layout: str = "stacked",
+    accuracy: str = "strict",
+    instructions: str | None = None,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values on ``torch.get_num_threads()`` threads. Arguments and result as
+    `kernelproof.ops.mla_kv.mla_kv` has them, weights in torch's form, all on the CPU and read where
+    they are. Both accuracies compute the same: sums in float32, or float64 for float64.
+
+    Args:
+        instructions: one of `instruction_sets` instead of the best one.
+
+    Raises:
+        TypeError, ValueError: the operands do not fit together.
+        MemoryError: the scratch memory cannot be had.
+        CompileError, UnsupportedError: the kernel cannot be built here.
+    """
+    check_kinds(hidden, w_down, w_up_k, w_up_v, norm_weight, k_pe)
+    check_choices(layout, accuracy)
+    if not hidden.is_cpu:
+        raise ValueError(f"mla_kv: this is the CPU kernel, the operands are on {hidden.device}")
+    call = _called(hidden, w_down, w_up_k, w_up_v, kv_heads, norm_weight, k_pe, layout)
+    outs = [torch.empty(shape, dtype=hidden.dtype) for shape in call.shapes]
+    keys = outs[0].data_ptr()
+    if layout == "stacked":
+        values = keys + call.offset * hidden.itemsize
+    else:
+        values = outs[1].data_ptr()
+    if outs[0].numel() or outs[-1].numel():
+        pointers = (ctypes.c_void_p * 8)(
+            hidden.data_ptr(), w_down.data_ptr(), w_up_k.data_ptr(), w_up_v.data_ptr(),
+            None if norm_weight is None else norm_weight.data_ptr(),
+            None if k_pe is None else k_pe.data_ptr(), keys, values,
+        )  # fmt: skip
+        kernel, _ = _functions(hidden.dtype, instructions)
+        if kernel(pointers, call.address, norm_eps, torch.get_num_threads()) != 0:
+            raise MemoryError(
+                "mla_kv: no memory for its scratch space; free some, or pass fewer tokens"
+            )
+    return outs[0] if layout == "stacked" else (outs[0], outs[1])
 
 
 def mla_kv_cpu(
@@ -43,33 +237,9 @@ def mla_kv_cpu(
     w_up_v: torch.Tensor,
     kv_heads: int,
 ) -> torch.Tensor:
-    """Keys and values ``(..., 2, H, D)`` on ``torch.get_num_threads()`` threads. Arguments as
-    `kernelproof.ops.mla_kv.mla_kv`, all on the CPU.
-
-    Raises:
-        TypeError, ValueError: the operands do not fit together.
-        MemoryError: the scratch memory cannot be had.
-        CompileError, UnsupportedError: the kernel cannot be built here.
-    """
-    check_kinds(hidden, w_down, w_up_k, w_up_v)
-    if not hidden.is_cpu:
-        raise ValueError(f"mla_kv: this is the CPU kernel, the operands are on {hidden.device}")
-    hidden = as_two_axes(hidden)
-    _, layout, shape = _call(
-        kv_heads, hidden.shape, hidden.stride(), w_down.shape, w_down.stride(),
-        w_up_k.shape, w_up_k.stride(), w_up_v.shape, w_up_v.stride(),
-    )  # fmt: skip
-    out = torch.empty(shape, dtype=hidden.dtype)
-    if out.numel() == 0:
-        return out
-    status = _entry(hidden.dtype)(
-        hidden.data_ptr(), w_down.data_ptr(), w_up_k.data_ptr(), w_up_v.data_ptr(),
-        out.data_ptr(), layout, torch.get_num_threads(),
-    )  # fmt: skip
-    if status != 0:
-        raise MemoryError(
-            "mla_kv: no memory for its scratch space; free some, or pass fewer tokens"
-        )
+    """`project_cpu` without norm or rotary part, stacked: ``(..., 2, H, D)``."""
+    out = project_cpu(hidden, w_down, w_up_k, w_up_v, kv_heads=kv_heads)
+    assert isinstance(out, torch.Tensor)
     return out
 
 
