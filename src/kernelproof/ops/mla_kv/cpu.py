@@ -21,6 +21,7 @@ from kernelproof.ops.mla_kv.layout import (
     check_shapes,
     merged_dims,
 )
+from kernelproof.ops.mla_kv.library import packed, project_library
 
 # Flags that replace the build's own -march=native. Each set includes those before it.
 INSTRUCTION_SETS: dict[str, tuple[str, ...]] = {
@@ -32,6 +33,9 @@ INSTRUCTION_SETS: dict[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 _X86 = ("x86_64", "AMD64")
+# Multiply-adds from which PyTorch's product wins where the CPU multiplies bfloat16 by itself, which
+# kernel.cpp does not do: 0.4 of its time at 2e8, as much at 1e7.
+_LIBRARY_WORK = 1 << 25
 _OPERANDS = 6  # hidden, the three weights, norm_weight, k_pe
 
 
@@ -94,6 +98,7 @@ class _Call(NamedTuple):
     shapes: tuple[tuple[int, ...], ...]
     offset: int
     sizes: Sizes
+    tokens: int
 
 
 @functools.lru_cache(maxsize=1024)
@@ -133,7 +138,7 @@ def _call(kv_heads: int, layout: str, *key: Any) -> _Call:
         *_leading(hidden, 1), *(_leading(k_pe, 2) if k_pe is not None else (0,)),
     ]  # fmt: skip
     array = (ctypes.c_int64 * len(numbers))(*numbers)
-    return _Call(array, ctypes.addressof(array), shapes, width, sizes)
+    return _Call(array, ctypes.addressof(array), shapes, width, sizes, tokens)
 
 
 def _columns(dim: int, pitch: int, heads: int) -> int:
@@ -195,10 +200,11 @@ def project_cpu(
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Keys and values on ``torch.get_num_threads()`` threads. Arguments and result as
     `kernelproof.ops.mla_kv.mla_kv` has them, weights in torch's form, all on the CPU and read where
-    they are. Both accuracies compute the same: sums in float32, or float64 for float64.
+    they are. Both accuracies compute the same: sums in float32, or float64 for float64. Large
+    bfloat16 problems go to PyTorch's products on CPUs that have instructions for them.
 
     Args:
-        instructions: one of `instruction_sets` instead of the best one.
+        instructions: one of `instruction_sets` instead of the best one; always the kernel.
 
     Raises:
         TypeError, ValueError: the operands do not fit together.
@@ -210,6 +216,11 @@ def project_cpu(
     if not hidden.is_cpu:
         raise ValueError(f"mla_kv: this is the CPU kernel, the operands are on {hidden.device}")
     call = _called(hidden, w_down, w_up_k, w_up_v, kv_heads, norm_weight, k_pe, layout)
+    if instructions is None and _by_library(call, hidden, w_up_k, w_up_v):
+        return project_library(
+            hidden, w_down, w_up_k, w_up_v, kv_heads=kv_heads, norm_weight=norm_weight,
+            norm_eps=norm_eps, k_pe=k_pe, layout=layout,
+        )  # fmt: skip
     outs = [torch.empty(shape, dtype=hidden.dtype) for shape in call.shapes]
     keys = outs[0].data_ptr()
     if layout == "stacked":
@@ -228,6 +239,92 @@ def project_cpu(
                 "mla_kv: no memory for its scratch space; free some, or pass fewer tokens"
             )
     return outs[0] if layout == "stacked" else (outs[0], outs[1])
+
+
+@functools.cache
+def _multiplies_bfloat16() -> bool:
+    """Whether the CPU has instructions for products of bfloat16, and PyTorch uses them."""
+    wide = torch.backends.mkldnn.is_available() and instruction_sets()[-1] == "avx512"
+    return wide and (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
+def _by_library(
+    call: _Call, hidden: torch.Tensor, w_up_k: torch.Tensor, w_up_v: torch.Tensor
+) -> bool:
+    """Whether PyTorch's products are faster, and take the operands without copies of them."""
+    n = call.sizes
+    work = call.tokens * n.rank * (n.model + n.heads * (n.k_dim + n.v_dim))
+    return (
+        hidden.dtype == torch.bfloat16
+        and work >= _LIBRARY_WORK
+        and _multiplies_bfloat16()
+        and len(merged_dims(hidden.shape, hidden.stride())) <= 2
+        and hidden.stride(-1) == 1
+        and (
+            (w_up_k.dim() == 2 and w_up_v.dim() == 2) or packed(w_up_k, w_up_v, n.heads) is not None
+        )
+    )
+
+
+def explain_cpu(
+    hidden: torch.Tensor,
+    w_down: torch.Tensor,
+    w_up_k: torch.Tensor,
+    w_up_v: torch.Tensor,
+    *,
+    kv_heads: int,
+    norm_weight: torch.Tensor | None = None,
+    norm_eps: float = 1e-6,
+    k_pe: torch.Tensor | None = None,
+    layout: str = "stacked",
+    accuracy: str = "strict",
+) -> str:
+    """What `project_cpu` does with these operands, and why. Compiles the kernel, runs nothing.
+
+    Raises:
+        TypeError, ValueError, CompileError, UnsupportedError: as `project_cpu`.
+    """
+    check_kinds(hidden, w_down, w_up_k, w_up_v, norm_weight, k_pe)
+    check_choices(layout, accuracy)
+    call = _called(hidden, w_down, w_up_k, w_up_v, kv_heads, norm_weight, k_pe, layout)
+    n = call.sizes
+    dtype = str(hidden.dtype).removeprefix("torch.")
+    lines = [
+        f"mla_kv on the CPU: {call.tokens} tokens, M = {n.model}, R = {n.rank}, H = {n.heads}, "
+        f"{n.k_dim} + {n.v_dim} columns a head, {dtype}, layout {layout!r}"
+    ]
+    if _by_library(call, hidden, w_up_k, w_up_v):
+        return "\n".join((*lines,
+            "  PyTorch's matrix products: this CPU multiplies bfloat16 by itself, and PyTorch's "
+            "library uses that",
+            f"  (from {_LIBRARY_WORK:,} multiply-adds on); the latent is rounded to bfloat16",
+        ))  # fmt: skip
+    plan = plan_of(hidden.dtype, call)
+    sums = "float64" if hidden.dtype == torch.float64 else "float32"
+    sharing = (
+        "the threads split the columns of each block of tokens: with few tokens a thread, reading "
+        "the weights costs most, and each is read once"
+        if plan.together
+        else "each thread takes blocks of tokens through both products"
+    )
+    lines += [
+        f"  kernel.cpp for {instruction_sets()[-1]}, the best of {', '.join(instruction_sets())} "
+        "that this CPU and PyTorch use (limit: ATEN_CPU_CAPABILITY)",
+        f"  {plan.threads} of {torch.get_num_threads()} threads; {sharing}",
+        f"  blocks of {plan.block} tokens, register tiles of {plan.tile_tokens} x "
+        f"{plan.tile_columns}, sums in slices of {plan.depth} terms, {sums} throughout",
+    ]
+    if accuracy == "tf32":
+        lines.append("  accuracy 'tf32' permits less than this: CPUs gain nothing by it")
+    return "\n".join(lines)
+
+
+def plan_of(dtype: torch.dtype, call: _Call) -> Plan:
+    """How the kernel divides a problem on ``torch.get_num_threads()`` threads."""
+    found = (ctypes.c_int64 * len(Plan._fields))()
+    _functions(dtype, None)[1](call.address, torch.get_num_threads(), ctypes.addressof(found))
+    threads, together, *rest = found
+    return Plan(threads, bool(together), *rest)
 
 
 def mla_kv_cpu(
