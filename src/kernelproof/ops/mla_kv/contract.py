@@ -143,7 +143,8 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 def _backward_split(ctx: Any, grad_k: Tensor | None, grad_v: Tensor | None) -> tuple[Any, ...]:
     hidden, w_down, w_up_k, w_up_v, norm_weight = ctx.saved_tensors
-    needed = ctx.needs_input_grad
+    # Arguments that have their default values at the end of the schema are not counted here.
+    needed = (*ctx.needs_input_grad, *[False] * len(_DEFAULTS))
     wanted = [needed[i] for i in (0, 1, 2, 3, 5, 7)]
     found = backward.op(
         grad_k, grad_v, hidden, w_down, w_up_k, w_up_v,
