@@ -444,6 +444,12 @@ def test_opcheck(extras: bool, grad: bool) -> None:
         assert len(results) == 4 and set(results.values()) == {"SUCCESS"}
 
 
+@pytest.mark.parametrize("layout", ["stacked", "split"])
+def test_opcheck_of_the_forward_twins(layout: str) -> None:
+    sizes = (6, 5, 2, 3, 4, 1)
+    torch.library.opcheck(contract.OPS[layout][1], positional(made(sizes), sizes, True))
+
+
 def test_opcheck_of_the_backward_pass() -> None:
     sizes = (6, 5, 2, 3, 4, 1)
     hidden, w_down, k, v, heads, norm, eps, _, _ = positional(made(sizes, (2, 3)), sizes, True)

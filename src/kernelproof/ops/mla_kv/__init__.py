@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, overload
+from collections.abc import Callable
+from typing import Literal, overload
 
+import torch
 from torch import Tensor
 
 from kernelproof.ops.mla_kv import contract
-from kernelproof.ops.mla_kv.layout import check_choices, check_kinds, check_shapes
+from kernelproof.ops.mla_kv.layout import check_choices
 
 __all__ = ["explain", "mla_kv"]
 
 _IMPLS = (None, "cpu", "cuda", "reference")
+_DEVICES = ("cpu", "cuda", "meta")
 _FORMS = ("in_out", "out_in")
 _Impl = Literal["cpu", "cuda", "reference"] | None
 _Form = Literal["in_out", "out_in"]
@@ -114,17 +117,32 @@ def mla_kv(
             fit the device.
         CompileError, UnsupportedError: the kernel cannot be built here.
     """
-    call = _Arguments(
-        hidden, *_in_torch_form(w_down, w_up_k, w_up_v, kv_heads, k_dim, weights), kv_heads,
-        norm_weight, norm_eps, k_pe, accuracy,
-    )  # fmt: skip
-    _check_impl(hidden, layout, accuracy, impl)
+    if weights != "in_out" or w_up_v is None or k_dim is not None:
+        w_down, w_up_k, w_up_v = _in_torch_form(w_down, w_up_k, w_up_v, kv_heads, k_dim, weights)
+    if impl is not None or hidden.device.type not in _DEVICES or layout not in contract.OPS:
+        _check_choices(hidden, layout, impl)
     if impl == "reference":
         from kernelproof.ops.mla_kv.reference import project_reference
 
-        return project_reference(**call._asdict(), layout=layout)
-    op = contract.mla_kv_split_op if layout == "split" else contract.mla_kv_op
-    result: Tensor | tuple[Tensor, Tensor] = op(*call)
+        return project_reference(
+            hidden, w_down, w_up_k, w_up_v, kv_heads=kv_heads, norm_weight=norm_weight,
+            norm_eps=norm_eps, k_pe=k_pe, layout=layout, accuracy=accuracy,
+        )  # fmt: skip
+    with_gradients, without = contract.OPS[layout]
+    if torch.is_grad_enabled() and (
+        hidden.requires_grad
+        or w_down.requires_grad
+        or w_up_k.requires_grad
+        or w_up_v.requires_grad
+        or (norm_weight is not None and norm_weight.requires_grad)
+        or (k_pe is not None and k_pe.requires_grad)
+    ):
+        op = with_gradients
+    else:
+        op = without
+    result: Tensor | tuple[Tensor, Tensor] = op(
+        hidden, w_down, w_up_k, w_up_v, kv_heads, norm_weight, norm_eps, k_pe, accuracy
+    )
     return result
 
 
@@ -146,39 +164,19 @@ def explain(
 ) -> str:
     """What `mla_kv` would do with these arguments on this machine, and why, in a few lines. Raises
     what it would raise."""
-    call = _Arguments(
-        hidden, *_in_torch_form(w_down, w_up_k, w_up_v, kv_heads, k_dim, weights), kv_heads,
-        norm_weight, norm_eps, k_pe, accuracy,
-    )  # fmt: skip
-    _check_impl(hidden, layout, accuracy, impl)
+    w_down, w_up_k, w_up_v = _in_torch_form(w_down, w_up_k, w_up_v, kv_heads, k_dim, weights)
+    _check_choices(hidden, layout, impl)
+    told: Callable[..., str] = contract.explain_cuda
     if impl == "reference":
-        check_kinds(hidden, call.w_down, call.w_up_k, call.w_up_v, norm_weight, k_pe)
-        check_shapes(
-            hidden, call.w_down, call.w_up_k, call.w_up_v, kv_heads=kv_heads,
-            norm_weight=norm_weight, k_pe=k_pe, layout=layout,
-        )  # fmt: skip
-        return f"mla_kv as a chain of PyTorch's operations on {hidden.device}: impl='reference'"
-    if hidden.device.type == "cpu":
-        from kernelproof.ops.mla_kv.cpu import explain_cpu
-
-        return explain_cpu(**call._asdict(), layout=layout)
-    if hidden.device.type == "cuda":
-        return contract.explain_cuda(**call._asdict(), layout=layout)
-    raise ValueError(f"mla_kv: hidden is on {hidden.device}; explain needs a CPU or CUDA device")
-
-
-class _Arguments(NamedTuple):
-    """The arguments of the operators, in the order of their schema."""
-
-    hidden: Tensor
-    w_down: Tensor
-    w_up_k: Tensor
-    w_up_v: Tensor
-    kv_heads: int
-    norm_weight: Tensor | None
-    norm_eps: float
-    k_pe: Tensor | None
-    accuracy: str
+        from kernelproof.ops.mla_kv.reference import explain_reference as told
+    elif hidden.device.type == "cpu":
+        from kernelproof.ops.mla_kv.cpu import explain_cpu as told
+    elif hidden.device.type != "cuda":
+        raise ValueError(f"mla_kv: hidden is on {hidden.device}; explain needs a CPU or a GPU")
+    return told(
+        hidden, w_down, w_up_k, w_up_v, kv_heads=kv_heads, norm_weight=norm_weight,
+        norm_eps=norm_eps, k_pe=k_pe, layout=layout, accuracy=accuracy,
+    )  # fmt: skip
 
 
 def _in_torch_form(
@@ -229,18 +227,16 @@ def _turned(name: str, weight: Tensor) -> Tensor:
     return weight.movedim(-1, 0)
 
 
-def _check_impl(hidden: Tensor, layout: str, accuracy: str, impl: str | None) -> None:
+def _check_choices(hidden: Tensor, layout: str, impl: str | None) -> None:
     """Raises ValueError for an unknown choice, and for a device without that kernel."""
-    check_choices(layout, accuracy)
+    check_choices(layout)
     if impl not in _IMPLS:
         raise ValueError(
             f"mla_kv: impl is {impl!r}; accepted are {', '.join(map(repr, _IMPLS))}"
             + (" (there is no Triton kernel of it)" if impl == "triton" else "")
         )
     device = hidden.device.type
-    if impl == "reference":
-        return
-    if device not in ("cpu", "cuda", "meta") or (impl is not None and device != impl):
+    if impl != "reference" and (device not in _DEVICES or (impl is not None and device != impl)):
         raise ValueError(
             f"mla_kv: no kernel for hidden on {hidden.device} with impl={impl!r}; move the "
             "operands to a CPU or CUDA device, or use impl='reference'"

@@ -3,6 +3,8 @@ and gradients.
 
 Two operators instead of one with an optional output, which a schema cannot express:
 ``kernelproof::mla_kv`` gives one stacked tensor, ``kernelproof::mla_kv_split`` keys and values.
+Each has a twin without gradients, ``..._forward``, since a registered gradient costs microseconds
+of the host in every call, needed or not.
 """
 
 from __future__ import annotations
@@ -18,14 +20,16 @@ from kernelproof.ops.mla_kv.layout import Sizes, check_choices, check_kinds, che
 
 STACKED = "kernelproof::mla_kv"
 SPLIT = "kernelproof::mla_kv_split"
+FORWARD = "_forward"
 _ARGUMENTS = (
     "(Tensor hidden, Tensor w_down, Tensor w_up_k, Tensor w_up_v, int kv_heads, "
     "Tensor? norm_weight=None, float norm_eps=1e-6, Tensor? k_pe=None, str accuracy='strict')"
 )
 _TAGS = (torch.Tag.pt2_compliant_tag,)
 
-torch.library.define(STACKED, f"{_ARGUMENTS} -> Tensor", tags=_TAGS)
-torch.library.define(SPLIT, f"{_ARGUMENTS} -> (Tensor, Tensor)", tags=_TAGS)
+for _suffix in ("", FORWARD):
+    torch.library.define(STACKED + _suffix, f"{_ARGUMENTS} -> Tensor", tags=_TAGS)
+    torch.library.define(SPLIT + _suffix, f"{_ARGUMENTS} -> (Tensor, Tensor)", tags=_TAGS)
 
 
 def _project_cuda(
@@ -83,22 +87,18 @@ def run(
     )  # fmt: skip
 
 
-@torch.library.impl(STACKED, "cpu")
 def _cpu(*arguments: Any) -> Any:
     return run("cpu", "stacked", *arguments)
 
 
-@torch.library.impl(SPLIT, "cpu")
 def _cpu_split(*arguments: Any) -> Any:
     return run("cpu", "split", *arguments)
 
 
-@torch.library.impl(STACKED, "cuda")
 def _cuda(*arguments: Any) -> Any:
     return run("cuda", "stacked", *arguments)
 
 
-@torch.library.impl(SPLIT, "cuda")
 def _cuda_split(*arguments: Any) -> Any:
     return run("cuda", "split", *arguments)
 
@@ -160,10 +160,20 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     return _backward_split(ctx, *grad.unbind(-3))
 
 
-torch.library.register_fake(STACKED, _fake)
-torch.library.register_fake(SPLIT, _fake_split)
+for _suffix in ("", FORWARD):
+    torch.library.impl(STACKED + _suffix, "cpu", _cpu)
+    torch.library.impl(SPLIT + _suffix, "cpu", _cpu_split)
+    torch.library.impl(STACKED + _suffix, "cuda", _cuda)
+    torch.library.impl(SPLIT + _suffix, "cuda", _cuda_split)
+    torch.library.register_fake(STACKED + _suffix, _fake)
+    torch.library.register_fake(SPLIT + _suffix, _fake_split)
 torch.library.register_autograd(STACKED, _backward, setup_context=_setup_context)
 torch.library.register_autograd(SPLIT, _backward_split, setup_context=_setup_context)
 
 mla_kv_op: Any = torch.ops.kernelproof.mla_kv.default
 mla_kv_split_op: Any = torch.ops.kernelproof.mla_kv_split.default
+# By layout: with gradients, and without.
+OPS: dict[str, tuple[Any, Any]] = {
+    "stacked": (mla_kv_op, torch.ops.kernelproof.mla_kv_forward.default),
+    "split": (mla_kv_split_op, torch.ops.kernelproof.mla_kv_split_forward.default),
+}

@@ -156,6 +156,14 @@ def check_kinds(
 ) -> None:
     """Raises TypeError or ValueError unless all have one supported dtype and one device."""
     dtype, device = hidden.dtype, hidden.device
+    if (
+        dtype in DTYPES
+        and dtype == w_down.dtype == w_up_k.dtype == w_up_v.dtype
+        and device == w_down.device == w_up_k.device == w_up_v.device
+        and norm_weight is None
+        and k_pe is None
+    ):
+        return  # each call passes through here
     if dtype not in DTYPES:
         accepted = ", ".join(str(d) for d in DTYPES)
         raise TypeError(f"mla_kv: hidden is {dtype}; accepted are {accepted}: convert with .to()")
@@ -176,8 +184,10 @@ def check_kinds(
             )
 
 
-def check_choices(layout: str, accuracy: str) -> None:
+def check_choices(layout: str, accuracy: str = "strict") -> None:
     """Raises ValueError unless both are among `LAYOUTS` and `ACCURACIES`."""
+    if layout in LAYOUTS and accuracy in ACCURACIES:
+        return
     for name, value, accepted in (
         ("layout", layout, LAYOUTS), ("accuracy", accuracy, ACCURACIES)
     ):  # fmt: skip
