@@ -166,12 +166,14 @@ def explain(
     what it would raise."""
     w_down, w_up_k, w_up_v = _in_torch_form(w_down, w_up_k, w_up_v, kv_heads, k_dim, weights)
     _check_choices(hidden, layout, impl)
-    told: Callable[..., str] = contract.explain_cuda
+    told: Callable[..., str]
     if impl == "reference":
         from kernelproof.ops.mla_kv.reference import explain_reference as told
     elif hidden.device.type == "cpu":
         from kernelproof.ops.mla_kv.cpu import explain_cpu as told
-    elif hidden.device.type != "cuda":
+    elif hidden.device.type == "cuda":
+        from kernelproof.ops.mla_kv.cuda import explain_cuda as told
+    else:
         raise ValueError(f"mla_kv: hidden is on {hidden.device}; explain needs a CPU or a GPU")
     return told(
         hidden, w_down, w_up_k, w_up_v, kv_heads=kv_heads, norm_weight=norm_weight,

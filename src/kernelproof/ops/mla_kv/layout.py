@@ -98,11 +98,8 @@ def check_shapes(
         )
     k_dim = _head_dim("w_up_k", w_up_k, rank, kv_heads)
     v_dim = _head_dim("w_up_v", w_up_v, rank, kv_heads)
-    if norm_weight is not None and norm_weight.shape != (rank,):
-        raise ValueError(
-            f"mla_kv: norm_weight has shape {tuple(norm_weight.shape)}; it must be ({rank},), one "
-            "factor for each column of w_down"
-        )
+    if norm_weight is not None:
+        check_norm(norm_weight, w_down)
     rope_dim = 0
     if k_pe is not None:
         if k_pe.dim() != hidden.dim() + 1 or k_pe.shape[:-1] != (*hidden.shape[:-1], 1):
@@ -118,6 +115,16 @@ def check_shapes(
             f"of k_pe) and its values {v_dim}, which cannot be stacked; use layout='split'"
         )
     return Sizes(model, rank, kv_heads, k_dim, v_dim, rope_dim)
+
+
+def check_norm(norm_weight: torch.Tensor, w_down: torch.Tensor) -> None:
+    """Raises ValueError unless ``norm_weight`` is ``(R,)``."""
+    rank = w_down.shape[1]
+    if norm_weight.shape != (rank,):
+        raise ValueError(
+            f"mla_kv: norm_weight has shape {tuple(norm_weight.shape)}; it must be ({rank},), one "
+            "factor for each column of w_down"
+        )
 
 
 def _head_dim(name: str, weight: torch.Tensor, rank: int, kv_heads: int) -> int:
