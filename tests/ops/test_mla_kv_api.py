@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kernelproof import ops
 from kernelproof.errors import UnsupportedError
-from kernelproof.ops.mla_kv import backward, contract, cpu, explain, library, mla_kv
+from kernelproof.ops.mla_kv import backward, bounds, contract, cpu, explain, library, mla_kv
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 # M, R, H, Dk, Dv, P: odd ones, one head, heads within and across the kernel's panels of columns.
@@ -278,6 +278,63 @@ def test_packed_is_found_only_where_it_is() -> None:
     assert library.packed(k, both[..., 4:], 2) is None
     assert library.packed(k, torch.randn(6, 2, 7)[..., 3:], 2) is None
     assert library.packed(k.contiguous(), v, 2) is None
+
+
+# -- bounds ----------------------------------------------------------------------------------------
+
+
+def shares_of_bound(
+    found: Any, t: dict[str, Tensor], sizes: tuple[int, ...], norm: bool, accuracy: str
+) -> float:
+    """The largest error as a share of its bound; the rotary part, a copy, must be exact."""
+    both = t["packed"].view(sizes[1], sizes[2], -1)
+    limits = bounds.error_bounds(
+        t["hidden"], t["w_down"], both[..., : sizes[3]], both[..., sizes[3] :], kv_heads=sizes[2],
+        norm_weight=t["norm_weight"] if norm else None, k_pe=t["k_pe"], accuracy=accuracy,
+    )  # fmt: skip
+    shares = [0.0]
+    for out, expected, limit in zip(found, exact(t, sizes, norm, True), limits, strict=True):
+        error = (out.double() - expected).abs()
+        assert limit.shape == error.shape and (error[limit == 0] == 0).all()
+        shares.append(float((error / limit)[limit > 0].max()))
+    return max(shares)
+
+
+@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_errors_are_within_their_bound(dtype: torch.dtype, norm: bool) -> None:
+    for sizes in [*SIZES, (700, 200, 3, 70, 50, 6)]:
+        t = made(sizes, (50,), dtype)
+        share = shares_of_bound(projected(t, sizes, norm=norm), t, sizes, norm, "strict")
+        assert share <= 1
+        share = shares_of_bound(
+            projected(t, sizes, norm=norm, impl="reference"), t, sizes, norm, "strict"
+        )
+        assert share <= 1
+
+
+def rounded(t: Tensor, bits: int) -> Tensor:
+    """float32 numbers with ``bits`` significant ones, to nearest (Dekker's splitting)."""
+    wide = t * (2.0 ** (24 - bits) + 1)
+    return wide - (wide - t)
+
+
+def test_each_bound_excludes_the_next_coarser_arithmetic() -> None:
+    """Products of operands rounded to TF32 pass as "tf32" and not as "strict"; of bfloat16, not as
+    "tf32". Sums are short: a worst case over many terms is far from what happens."""
+    sizes = (2, 2, 64, 4, 4, 1)
+    t = made(sizes, (500,))
+    shares = {}
+    for name, bits in (("tf32", 11), ("bf16", 8)):
+        latent = rounded(t["hidden"], bits) @ rounded(t["w_down"], bits)
+        both = (rounded(latent, bits) @ rounded(t["packed"], bits)).unflatten(-1, (64, 8))
+        k = torch.cat((both[..., :4], t["k_pe"].expand(500, 64, 1)), dim=-1)
+        for accuracy in ("strict", "tf32"):
+            found = (k, both[..., 4:])
+            shares[name, accuracy] = shares_of_bound(found, t, sizes, False, accuracy)
+    assert shares["tf32", "strict"] > 10
+    assert shares["tf32", "tf32"] <= 1
+    assert shares["bf16", "tf32"] > 1
 
 
 # -- gradients -------------------------------------------------------------------------------------
