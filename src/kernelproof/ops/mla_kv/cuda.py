@@ -10,9 +10,12 @@ import torch
 from torch import nn
 
 from kernelproof.cuda import Kernel
+from kernelproof.ops.mla_kv import cuda_barrier
 from kernelproof.ops.mla_kv.cuda_operands import Operands, rows_of, weight_of
-from kernelproof.ops.mla_kv.cuda_plan import Device, Launch, Plan, plan
+from kernelproof.ops.mla_kv.cuda_plan import plan
+from kernelproof.ops.mla_kv.cuda_steps import H200, Device, Library, Map, Plan
 from kernelproof.ops.mla_kv.layout import as_two_axes, check_kinds, check_shapes
+from kernelproof.tensor_map import TensorMap
 
 _LAYOUTS = ("stacked", "split")
 _ACCURACIES = ("strict", "tf32")
@@ -149,27 +152,61 @@ def project_cuda(
     outs = [hidden.new_empty((*hidden.shape[:-1], *shape)) for shape in operands.out_shapes()]
     if any(out.numel() for out in outs):
         index = hidden.device.index or 0
-        chosen = plan(operands, device_facts(index), design)
+        facts = device_facts(index)
+        chosen = plan(operands, facts, design)
+        barrier = None
+        if chosen.together:
+            barrier = cuda_barrier.slot(index, chosen.together)
+            if barrier is None:
+                chosen = plan(operands, facts, "mma")
         tensors = {
             "hidden": hidden, "w_down": w_down, "w_up_k": w_up_k, "w_up_v": w_up_v,
             "norm_weight": norm_weight, "k_pe": k_pe, "out0": outs[0], "out1": outs[-1],
+            "barrier": barrier,
         }  # fmt: skip
-        run(chosen, tensors, hidden.device, device_facts(index).capability >= (9, 0))
+        run(chosen, tensors, hidden.device, facts.capability >= (9, 0))
     return outs[0] if layout == "stacked" else (outs[0], outs[1])
 
 
 def run(chosen: Plan, tensors: dict[str, Any], device: torch.device, programmatic: bool) -> None:
-    """Launch; ``tensors`` by the names of `Launch`, scratch excepted."""
+    """Take the steps; ``tensors`` by the names of `Launch`, scratch excepted."""
     for name, count, dtype in chosen.scratch:
         tensors[name] = torch.empty(count, dtype=dtype, device=device)
-    for launch in chosen.launches:
-        kernel(launch.name, launch.source)(
-            *[tensors[arg] if type(arg) is str else arg for arg in launch.args],
-            grid=launch.grid,
-            block=launch.block,
-            shared=launch.shared,
-            programmatic=programmatic,
+    for step in chosen.launches:
+        if isinstance(step, Library):
+            _library_product(tensors["hidden"], tensors["w_down"], tensors[step.out])
+            continue
+        kernel(step.name, step.source)(
+            *[_argument(arg, tensors) for arg in step.args],
+            grid=step.grid,
+            block=step.block,
+            shared=step.shared,
+            programmatic=programmatic and not step.cooperative,
+            cooperative=step.cooperative,
         )
+
+
+def _argument(arg: Any, tensors: dict[str, Any]) -> Any:
+    if type(arg) is str:
+        return tensors[arg]
+    if type(arg) is Map:
+        return TensorMap(tensors[arg.name], *arg[1:])
+    return arg
+
+
+def _library_product(hidden: torch.Tensor, w_down: torch.Tensor, out: torch.Tensor) -> None:
+    """``out`` = hidden @ w_down, without a copy of hidden, whose leading axes merge into two."""
+    model, rank = w_down.shape
+    rows = rows_of(tuple(hidden.shape), tuple(hidden.stride()), True)
+    if rows.number == rows.inner:
+        flat = hidden.as_strided((rows.number, model), (rows.inner_stride, rows.column))
+        torch.mm(flat, w_down, out=out.view(-1, rank))
+        return
+    outer = rows.number // rows.inner
+    batches = hidden.as_strided(
+        (outer, rows.inner, model), (rows.outer_stride, rows.inner_stride, rows.column)
+    )
+    torch.bmm(batches, w_down.expand(outer, model, rank), out=out.view(outer, rows.inner, rank))
 
 
 def explain_cuda(
@@ -190,15 +227,11 @@ def explain_cuda(
     if 0 in (operands.tokens, operands.columns):
         return "nothing to do: no tokens or no columns"
     if device is None:
-        device = device_facts(hidden.device.index or 0) if hidden.is_cuda else Device()
+        device = device_facts(hidden.device.index or 0) if hidden.is_cuda else H200
     chosen = plan(operands, device)
     lines = [f"{chosen.design}: {chosen.why}"]
-    lines += [f"  {_described(launch)}" for launch in chosen.launches]
+    lines += [f"  {step.described()}" for step in chosen.launches]
     return "\n".join(lines)
-
-
-def _described(launch: Launch) -> str:
-    return f"{launch.name}, {launch.grid} blocks of {launch.block} threads"
 
 
 def mla_kv_cuda(

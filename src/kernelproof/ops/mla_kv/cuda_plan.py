@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 
+from kernelproof.ops.mla_kv.cuda_hopper import decode, prefill
 from kernelproof.ops.mla_kv.cuda_operands import (
     C_TYPES,
     NO_SIDE,
@@ -16,6 +16,17 @@ from kernelproof.ops.mla_kv.cuda_operands import (
     Side,
     down_side,
     packed_sizes,
+)
+from kernelproof.ops.mla_kv.cuda_steps import (
+    H200,
+    Device,
+    Launch,
+    Library,
+    Plan,
+    ceil_div,
+    latent_launch,
+    latent_rows,
+    tile_counts,
 )
 
 # BM, BN, BK, TM, TN of the tiled kernels: see `Tile` in kernel.cu.
@@ -33,50 +44,6 @@ _REGISTER_TOKENS_PER_SM = 8
 # Quads of weights a thread can hold without spilling.
 _REGISTER_QUADS = 24
 _MAX_BLOCKS = 2**31 - 1
-_LATENT_THREADS = 128
-
-
-class Launch(NamedTuple):
-    """One launch of ``name`` in the file ``source``. A string among ``args`` names a tensor: an
-    operand (hidden, w_down, w_up_k, w_up_v, norm_weight, k_pe), an output (out0, out1) or scratch;
-    everything else is passed as it is."""
-
-    source: str
-    name: str
-    args: tuple[str | int | float | bytes | None, ...]
-    grid: int
-    block: int
-    shared: int = 0
-
-
-class Plan(NamedTuple):
-    """How to run one call. ``scratch``: tensors to allocate, as name, elements and dtype; ``why``:
-    the reason for the design, in words."""
-
-    design: str
-    launches: tuple[Launch, ...]
-    scratch: tuple[tuple[str, int, torch.dtype], ...] = ()
-    why: str = ""
-
-
-class Device(NamedTuple):
-    """What the choice depends on."""
-
-    multiprocessors: int = 132
-    capability: tuple[int, int] = (9, 0)
-
-
-H200 = Device()
-
-
-def ceil_div(a: int, b: int) -> int:
-    return -(-a // b)
-
-
-def tile_counts(tokens: int, sides: Sequence[Side], tile: Sequence[int]) -> tuple[int, int, int]:
-    """Tiles of tokens, and of the columns of each side; ``tile``: tokens, columns, ..."""
-    first, second = (ceil_div(side.columns, tile[1]) for side in sides)
-    return ceil_div(tokens, tile[0]), first, second
 
 
 # -- one launch, weights in registers --------------------------------------------------------------
@@ -202,13 +169,13 @@ class Tile(NamedTuple):
         return self.tokens // self.warp_tokens * (self.columns // self.warp_columns) * 32
 
 
-_TILES_16 = (
+TILES_16 = (
     Tile(128, 128, 32, 4, 64, 32, 2),
     Tile(64, 128, 32, 4, 32, 32, 3),
     Tile(32, 64, 64, 4, 16, 32, 3),
     Tile(16, 64, 64, 4, 16, 16, 4),
 )
-_TILES_32 = (
+TILES_32 = (
     Tile(128, 128, 32, 3, 64, 32, 1),
     Tile(64, 64, 32, 3, 32, 16, 2),
     Tile(32, 64, 32, 4, 16, 32, 3),
@@ -217,10 +184,10 @@ _TILES_32 = (
 
 
 def choose_tile(tiles: tuple[Tile, ...], tokens: int, columns: int, device: Device) -> Tile:
-    """The first tile that fills the device once, else one as small as the tokens."""
+    """The first tile that about fills the device, else one as small as the tokens."""
     for tile in tiles:
         blocks = ceil_div(tokens, tile.tokens) * ceil_div(columns, tile.columns)
-        if blocks >= device.multiprocessors and tokens > tile.tokens // 2:
+        if 4 * blocks >= 3 * device.multiprocessors and tokens > tile.tokens // 2:
             return tile
     for tile in tiles:
         if tokens > tile.tokens // 2:
@@ -289,20 +256,6 @@ def _plain_launch(
     return Launch("kernel.cu", name, args, grid, _TILE_THREADS)
 
 
-def latent_launch(n: Operands, splits: int, latent: torch.dtype) -> Launch:
-    """mla_kv_latent: "partial" to "latent"."""
-    total = "double" if n.dtype == torch.float64 else "float"
-    name = f"mla_kv_latent<{C_TYPES[n.dtype]}, {C_TYPES[latent]}, {total}, {_LATENT_THREADS}>"
-    norm = "norm_weight" if n.norm else None
-    args = ("partial", norm, "latent", n.tokens, n.rank, splits, float(n.epsilon))
-    shared = n.rank * (8 if total == "double" else 4)
-    return Launch("kernel_mma.cu", name, args, n.tokens, _LATENT_THREADS, shared)
-
-
-def latent_rows(n: Operands) -> Rows:
-    return Rows(n.tokens, n.tokens, 0, n.rank, 1, n.rank, True)
-
-
 def _products(n: Operands) -> tuple[_Product, _Product]:
     outs = ("out0", "out0" if n.layout == "stacked" else "out1")
     down = _Product(
@@ -316,19 +269,33 @@ def _products(n: Operands) -> tuple[_Product, _Product]:
     return down, up
 
 
-def _mma(n: Operands, device: Device) -> Plan | None:
-    """Two launches of mla_kv_mma, with mla_kv_latent between them for split sums or the norm."""
+def mma(
+    n: Operands,
+    device: Device,
+    down_tile: Tile | None = None,
+    up_tile: Tile | None = None,
+    splits: int | None = None,
+) -> Plan | None:
+    """Two launches of mla_kv_mma, with mla_kv_latent between them for split sums or the norm.
+
+    Args:
+        down_tile, up_tile, splits: instead of those that are chosen.
+    """
     if n.dtype == torch.float64 or not n.rank or device.capability < (8, 0):
         return None
     down, up = _products(n)
-    tiles = _TILES_32 if n.dtype == torch.float32 else _TILES_16
-    tile = choose_tile(tiles, n.tokens, n.rank, device)
+    tiles = TILES_32 if n.dtype == torch.float32 else TILES_16
+    tile = down_tile or choose_tile(tiles, n.tokens, n.rank, device)
     blocks = ceil_div(n.tokens, tile.tokens) * ceil_div(n.rank, tile.columns)
-    wanted = device.multiprocessors * min(tile.resident, 2)
-    splits, split_depth = splits_of(blocks, n.model, wanted, tile.depth, 4)
+    if splits is None:
+        wanted = device.multiprocessors * min(tile.resident, 2)
+        splits, split_depth = splits_of(blocks, n.model, wanted, tile.depth, 4)
+    else:
+        split_depth = ceil_div(ceil_div(n.model, splits), tile.depth) * tile.depth
+        splits = ceil_div(n.model, split_depth)
     count = n.tokens * n.rank
     scratch = [("latent", count, n.dtype)]
-    launches = []
+    launches: list[Launch | Library]
     if splits > 1 or n.norm:
         down = down._replace(outs=("partial", "partial"))
         scratch.append(("partial", splits * count, torch.float32))
@@ -338,7 +305,7 @@ def _mma(n: Operands, device: Device) -> Plan | None:
         ]
     else:
         launches = [_mma_launch(n, down, tile, splits, split_depth, n.dtype)]
-    tile = choose_tile(tiles, n.tokens, n.columns, device)
+    tile = up_tile or choose_tile(tiles, n.tokens, n.columns, device)
     launches.append(_mma_launch(n, up, tile, 1, n.rank, n.dtype))
     return Plan("mma", tuple(launches), tuple(scratch), "one tensor-core product after the other")
 
@@ -353,7 +320,7 @@ def _product(n: Operands, device: Device) -> Plan:
         large = ceil_div(n.tokens, _LARGE_TILE[0]) * ceil_div(columns, _LARGE_TILE[1])
         return _LARGE_TILE if large >= device.multiprocessors else _SMALL_TILE
 
-    launches: list[Launch] = []
+    launches: list[Launch | Library] = []
     count = n.tokens * n.rank
     scratch = [("latent", count, sum_type)]
     if n.rank:
@@ -375,12 +342,14 @@ def _product(n: Operands, device: Device) -> Plan:
     return Plan("product", tuple(launches), tuple(scratch), "one tiled product after the other")
 
 
-DESIGNS = ("registers", "fused", "mma", "product")
+DESIGNS = ("registers", "decode", "wgmma", "fused", "mma", "product")
 
 
 @functools.lru_cache(maxsize=1024)
 def plan(n: Operands, device: Device = H200, design: str | None = None) -> Plan:
     """The launches for one call with at least one token and one column.
+
+    A cooperative launch needs a `cuda_barrier.slot`; where there is none, pick another design.
 
     Args:
         design: one of `DESIGNS` instead of the best one that fits.
@@ -392,10 +361,14 @@ def plan(n: Operands, device: Device = H200, design: str | None = None) -> Plan:
     for name in DESIGNS if design is None else (design,):
         if name == "registers":
             chosen = _registers(n, device)
+        elif name == "decode":
+            chosen = decode(n, device)
+        elif name == "wgmma":
+            chosen = prefill(n, device, design is not None)
         elif name == "fused":
             chosen = _fused(n, device, design is not None)
         elif name == "mma":
-            chosen = _mma(n, device)
+            chosen = mma(n, device)
         elif name == "product":
             chosen = _product(n, device)
         if chosen is not None:
@@ -405,7 +378,7 @@ def plan(n: Operands, device: Device = H200, design: str | None = None) -> Plan:
             f"mla_kv: the design {design!r} does not fit {n}; there are {', '.join(DESIGNS)}, and "
             "None takes the best one that fits"
         )
-    if any(launch.grid > _MAX_BLOCKS for launch in chosen.launches):
+    if any(step.grid > _MAX_BLOCKS for step in chosen.launches if isinstance(step, Launch)):
         raise ValueError(
             f"mla_kv: {n.tokens} tokens with {n.columns} columns need more than {_MAX_BLOCKS} "
             "blocks; split the tokens over several calls"

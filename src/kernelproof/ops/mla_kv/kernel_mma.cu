@@ -375,11 +375,17 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
 // Latents from partial sums
 // ------------------------------------------------------------------------------------------------
 
+template <typename T, int N>
+struct alignas(N * sizeof(T)) Vector {
+  T v[N];
+};
+
 // latent[n] = (partial[0][n] + partial[1][n] + ...), `splits` terms in this order; with norm_weight
-// then its RMS norm. One block a token. norm_weight may be null.
-template <typename W, typename T, typename Sum, int THREADS>
+// then its RMS norm. One block a token, WIDTH neighbours a thread: a divisor of rank.
+// norm_weight may be null.
+template <typename P, typename W, typename T, typename Sum, int WIDTH, int THREADS>
 __global__ void __launch_bounds__(THREADS)
-    mla_kv_latent(const Sum* partial, const W* norm_weight, T* latent, int64 tokens, int rank,
+    mla_kv_latent(const P* partial, const W* norm_weight, T* latent, int64 tokens, int rank,
                   int splits, double epsilon) {
   extern __shared__ __align__(16) unsigned char memory[];
   Sum* const values = reinterpret_cast<Sum*>(memory);  // [rank]
@@ -389,13 +395,20 @@ __global__ void __launch_bounds__(THREADS)
   const int64 n = blockIdx.x;
   const int64 pitch = tokens * rank;
   Sum square = Sum(0);
-  for (int r = threadIdx.x; r < rank; r += THREADS) {
-    const Sum* from = partial + n * rank + r;
-    Sum sum = Sum(0);
+  for (int r = threadIdx.x * WIDTH; r < rank; r += THREADS * WIDTH) {
+    const P* from = partial + n * rank + r;
+    Sum sum[WIDTH] = {};
 #pragma unroll 8
-    for (int s = 0; s < splits; ++s) sum += from[s * pitch];
-    values[r] = sum;
-    square += sum * sum;
+    for (int s = 0; s < splits; ++s) {
+      const auto p = *reinterpret_cast<const Vector<P, WIDTH>*>(from + s * pitch);
+#pragma unroll
+      for (int i = 0; i < WIDTH; ++i) sum[i] += widen(p.v[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < WIDTH; ++i) {
+      values[r + i] = sum[i];
+      square += sum[i] * sum[i];
+    }
   }
   Sum scale = Sum(1);
   if (norm_weight != nullptr) {
@@ -408,9 +421,14 @@ __global__ void __launch_bounds__(THREADS)
     for (int i = 0; i < THREADS / 32; ++i) total += squares[i];
     scale = inverse_root(total / Sum(rank) + Sum(epsilon));
   }
-  for (int r = threadIdx.x; r < rank; r += THREADS) {
-    Sum value = values[r] * scale;
-    if (norm_weight != nullptr) value *= widen(norm_weight[r]);
-    narrow(value, latent[n * rank + r]);
+  for (int r = threadIdx.x * WIDTH; r < rank; r += THREADS * WIDTH) {
+    Vector<T, WIDTH> result;
+#pragma unroll
+    for (int i = 0; i < WIDTH; ++i) {
+      Sum value = values[r + i] * scale;
+      if (norm_weight != nullptr) value *= widen(norm_weight[r + i]);
+      narrow(value, result.v[i]);
+    }
+    *reinterpret_cast<Vector<T, WIDTH>*>(latent + n * rank + r) = result;
   }
 }

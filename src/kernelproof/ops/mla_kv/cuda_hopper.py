@@ -1,0 +1,155 @@
+"""The designs of mla_kv for sm_90: decode (one cooperative launch) and prefill (wgmma)."""
+
+from __future__ import annotations
+
+import torch
+
+from kernelproof.ops.mla_kv.cuda_operands import C_TYPES, Operands, Weight, packed_sizes
+from kernelproof.ops.mla_kv.cuda_steps import (
+    Device,
+    Launch,
+    Library,
+    Map,
+    Plan,
+    ceil_div,
+    latent_launch,
+    tile_counts,
+)
+
+_SIXTEEN = (torch.float16, torch.bfloat16)
+_SHARED_LIMIT = 227 * 1024
+_WGMMA_TILE = (128, 256)
+_WGMMA_STAGES, _WGMMA_SKEW = 4, 2
+# Fewer tokens leave most of a tile of 128 idle.
+_WGMMA_TOKENS = 192
+_DECODE_TOKENS = 16
+_DECODE_THREADS = 320
+_DECODE_WORKERS = 8
+
+
+def _maps(n: Operands, depth: int) -> tuple[tuple[Map, Map], tuple[int, int]] | None:
+    """Tensor maps of w_up_k and w_up_v with boxes of 64 columns x ``depth`` rows, and the columns
+    that make a head of each map; None where the copy engine cannot read the weights."""
+    maps, folds = [], []
+    for name, w in zip(("w_up_k", "w_up_v"), n.up, strict=True):
+        if not w.wide(n.size) or not w.columns or w.along_depth != n.up[0].along_depth:
+            return None
+        if not w.merged and w.width % 64:
+            return None
+        maps.append(_map(name, w, n.size, depth))
+        folds.append(w.columns if w.merged else w.width)
+    return (maps[0], maps[1]), (folds[0], folds[1])
+
+
+def _map(name: str, w: Weight, size: int, depth: int) -> Map:
+    heads, width = (1, w.columns) if w.merged else (w.heads, w.width)
+    # A single head is never stepped over; its stride only has to be valid.
+    head = (w.head if heads > 1 else 8) * size
+    if w.along_depth:
+        return Map(name, (w.rows, width, heads), (w.column * size, head), (depth, 64, 1))
+    return Map(name, (width, heads, w.rows), (head, w.row * size), (64, 1, depth))
+
+
+def _ends(n: Operands) -> tuple[str | None, ...]:
+    return ("k_pe" if n.rope else None, "out0", "out0" if n.layout == "stacked" else "out1")
+
+
+def prefill(n: Operands, device: Device, asked: bool = False) -> Plan | None:
+    """mla_kv_wgmma after the matrix library, or None where it does not fit."""
+    if device.capability[0] != 9 or n.dtype not in _SIXTEEN or n.rank % 8 or not n.rank:
+        return None
+    if n.tokens < _WGMMA_TOKENS and not asked:
+        return None
+    maps = _maps(n, 64)
+    if maps is None or not all(side.out_aligned(n.size) for side in n.sides()):
+        return None
+    counts = tile_counts(n.tokens, n.sides(), _WGMMA_TILE)
+    rows = n.hidden._replace(number=n.tokens)
+    sizes = packed_sizes(rows, n.rank, n.rank, n.sides(), counts, n.size, n.k_pe)
+    x_map = Map("latent", (n.rank, n.tokens), (n.rank * n.size,), (64, _WGMMA_TILE[0]))
+    k_major = str(n.up[0].along_depth).lower()
+    name = f"mla_kv_wgmma<{C_TYPES[n.dtype]}, {_WGMMA_STAGES}, {_WGMMA_SKEW}, {k_major}>"
+    k_pe, *outs = _ends(n)
+    args = (x_map, *maps[0], *outs, k_pe, sizes, *maps[1])
+    grid = min(device.multiprocessors, counts[0] * (counts[1] + counts[2]))
+    shared = _WGMMA_STAGES * 48 * 1024 + 8 * 4096 + 1024
+    up = Launch("kernel_wgmma.cu", name, args, grid, 384, shared)
+    scratch = [("latent", n.tokens * n.rank, n.dtype)]
+    steps: tuple[Launch | Library, ...] = (Library("latent"), up)
+    if n.norm:
+        scratch.append(("partial", n.tokens * n.rank, n.dtype))
+        steps = (Library("partial"), latent_launch(n, 1, n.dtype, n.dtype), up)
+    return Plan(
+        "wgmma", steps, tuple(scratch),
+        "many tokens: the library's product, then wgmma with overlapped writes",
+    )  # fmt: skip
+
+
+def _decode_slots(n: Operands, splits: int, latents: int) -> tuple[int, int]:
+    """Slots of 4 KiB that a warp can have, and those of them that the first product uses."""
+    static = (2 * _DECODE_WORKERS * 7 + 1) * 8 + 4 * _DECODE_WORKERS
+    room = _SHARED_LIMIT - 1024 - static - latents * (2 * n.rank + 64)
+    warp_rows = 8 * ceil_div(ceil_div(n.model, splits * _DECODE_WORKERS), 8)
+    used = ceil_div(max(warp_rows * 128, max(latents, 8) * 68 * 4), 4096)
+    return min(7, room // (_DECODE_WORKERS * 4096)), used
+
+
+def decode(n: Operands, device: Device) -> Plan | None:
+    """mla_kv_decode, or None where it does not fit."""
+    if device.capability[0] != 9 or n.dtype not in _SIXTEEN or n.rank % 64 or not n.rank:
+        return None
+    if n.tokens > _DECODE_TOKENS or n.rank > 64 * device.multiprocessors or n.model % 8:
+        return None
+    maps = _maps(n, 32)
+    wide = n.hidden.wide(n.size) and n.down.wide(n.size)
+    if maps is None or not wide or n.up[0].along_depth or n.down.along_depth:
+        return None
+    if not all(side.out_aligned(n.size) for side in n.sides()):
+        return None
+    groups = n.rank // 64
+    splits = device.multiprocessors // groups
+    grid = groups * splits
+    column_warps = _column_warps(n, grid)
+    if column_warps is None:
+        return None
+    latents = 1 if n.tokens == 1 else 8 * ceil_div(n.tokens, 8)
+    slots, used = _decode_slots(n, splits, latents)
+    if slots < used + 2:
+        return None
+    two_steps = n.tokens > 1
+    counts = tile_counts(n.tokens, n.sides(), (n.tokens, 64 * column_warps))
+    sizes = packed_sizes(n.hidden, n.model, n.model, n.sides(), counts, n.size, n.k_pe)
+    flags = ", ".join(str(f).lower() for f in (two_steps, n.norm))
+    name = (
+        f"mla_kv_decode<{C_TYPES[n.dtype]}, {n.model}, {n.rank}, {splits}, {column_warps}, "
+        f"{ceil_div(n.tokens, 8)}, {latents}, {flags}, {slots}, 2>"
+    )
+    args = (
+        "hidden", "w_down", *maps[0], "norm_weight" if n.norm else None, *_ends(n), "partial",
+        "summed", "barrier", sizes, n.down.row, *maps[1], float(n.epsilon),
+    )  # fmt: skip
+    shared = slots * _DECODE_WORKERS * 4096 + latents * (2 * n.rank + 64) + 1024
+    launch = Launch("kernel_decode.cu", name, args, grid, _DECODE_THREADS, shared, True)
+    scratch = (
+        ("partial", splits * n.tokens * n.rank, torch.float32),
+        ("summed", n.tokens * n.rank, torch.float32),
+    )
+    why = "few tokens: one launch that reads w_up while it forms the latents"
+    return Plan("decode", (launch,), scratch, why)
+
+
+def _column_warps(n: Operands, grid: int) -> int | None:
+    """The most columns a block (64 for each warp) that still give every block work; the other
+    warps share the rank, 32 rows at a time."""
+    best = None
+    for warps in (8, 4, 2, 1):
+        depth_warps = _DECODE_WORKERS // warps
+        if n.rank % (32 * depth_warps):
+            continue
+        tiles = sum(ceil_div(up.columns, 64 * warps) for up in n.up)
+        if depth_warps > 1 and tiles > grid:
+            continue
+        best = warps
+        if tiles >= grid:
+            break
+    return best

@@ -1,0 +1,104 @@
+"""The steps that a call of mla_kv on CUDA consists of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from kernelproof.ops.mla_kv.cuda_operands import C_TYPES, Operands, Rows, Side
+
+_LATENT_THREADS = 128
+
+
+class Map(NamedTuple):
+    """A tensor map of a named tensor; the rest as `kernelproof.tensor_map.TensorMap`."""
+
+    name: str
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+
+
+class Launch(NamedTuple):
+    """One launch of ``name`` in the file ``source``. A string among ``args`` names a tensor: an
+    operand (hidden, w_down, w_up_k, w_up_v, norm_weight, k_pe), an output (out0, out1), scratch or
+    the "barrier" of a cooperative launch; everything else but a `Map` is passed as it is."""
+
+    source: str
+    name: str
+    args: tuple[str | int | float | bytes | Map | None, ...]
+    grid: int
+    block: int
+    shared: int = 0
+    cooperative: bool = False
+
+    def described(self) -> str:
+        return f"{self.name}, {self.grid} blocks of {self.block} threads"
+
+
+class Library(NamedTuple):
+    """The down-projection by the matrix library of PyTorch, into the tensor named ``out``."""
+
+    out: str
+
+    def described(self) -> str:
+        return "torch.mm: hidden @ w_down"
+
+
+class Plan(NamedTuple):
+    """How to run one call. ``scratch``: tensors to allocate, as name, elements and dtype; ``why``:
+    the reason for the design, in words."""
+
+    design: str
+    launches: tuple[Launch | Library, ...]
+    scratch: tuple[tuple[str, int, torch.dtype], ...] = ()
+    why: str = ""
+
+    @property
+    def together(self) -> int:
+        """Blocks that wait for one another in a cooperative launch; 0 where there is none."""
+        blocks = [s.grid for s in self.launches if isinstance(s, Launch) and s.cooperative]
+        return max(blocks, default=0)
+
+
+class Device(NamedTuple):
+    """What the choice depends on."""
+
+    multiprocessors: int = 132
+    capability: tuple[int, int] = (9, 0)
+
+
+H200 = Device()
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def tile_counts(tokens: int, sides: Sequence[Side], tile: Sequence[int]) -> tuple[int, int, int]:
+    """Tiles of tokens, and of the columns of each side; ``tile``: tokens, columns, ..."""
+    first, second = (ceil_div(side.columns, tile[1]) for side in sides)
+    return ceil_div(tokens, tile[0]), first, second
+
+
+def latent_launch(
+    n: Operands, splits: int, latent: torch.dtype, partial: torch.dtype | None = None
+) -> Launch:
+    """mla_kv_latent: "partial", of the type in which sums are formed unless told, to "latent"."""
+    total = "double" if n.dtype == torch.float64 else "float"
+    given = total if partial is None else C_TYPES[partial]
+    width = 4 if n.rank % 4 == 0 and total == "float" else 1
+    name = (
+        f"mla_kv_latent<{given}, {C_TYPES[n.dtype]}, {C_TYPES[latent]}, {total}, {width}, "
+        f"{_LATENT_THREADS}>"
+    )
+    norm = "norm_weight" if n.norm else None
+    args = ("partial", norm, "latent", n.tokens, n.rank, splits, float(n.epsilon))
+    shared = n.rank * (8 if total == "double" else 4)
+    return Launch("kernel_mma.cu", name, args, n.tokens, _LATENT_THREADS, shared)
+
+
+def latent_rows(n: Operands) -> Rows:
+    return Rows(n.tokens, n.tokens, 0, n.rank, 1, n.rank, True)

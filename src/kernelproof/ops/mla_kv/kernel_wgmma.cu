@@ -1,0 +1,175 @@
+// The up-projection of many tokens on Hopper: 16-bit, wgmma, tensor maps.
+//
+// A block takes tiles of 128 tokens x 256 columns in turn, of both weights. One warpgroup loads and
+// two multiply, 64 tokens each. The second of these starts SKEW steps after the first, and so they
+// stay: while one writes its results out, the other has the tensor cores to itself.
+
+#include "common.cuh"
+#include "hopper.cuh"
+
+constexpr int kTokens = 128, kColumns = 256, kDepth = 64;
+constexpr int kTokenBytes = kTokens * kDepth * 2, kWeightBytes = kColumns * kDepth * 2;
+constexpr int kStageBytes = kTokenBytes + kWeightBytes;
+// Per warp: 16 tokens x 128 columns on their way out.
+constexpr int kStagedBytes = 16 * 128 * 2;
+
+__device__ __forceinline__ unsigned packed(float a, float b, __half) {
+  const __half2 v = __floats2half2_rn(a, b);
+  return *reinterpret_cast<const unsigned*>(&v);
+}
+
+__device__ __forceinline__ unsigned packed(float a, float b, __nv_bfloat16) {
+  const __nv_bfloat162 v = __floats2bfloat162_rn(a, b);
+  return *reinterpret_cast<const unsigned*>(&v);
+}
+
+// x_map: (depth, token). w_map: (column of a head, head, depth), or K_MAJOR: (depth, column of a
+// head, head), where `fold` columns make a head. All maps have boxes of 64 x 64 elements, that of
+// tokens 64 x 128, with the 128-byte swizzle.
+template <typename T, int STAGES, int SKEW, bool K_MAJOR>
+__global__ void __launch_bounds__(384, 1)
+    mla_kv_wgmma(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w0_map,
+                 const __grid_constant__ TensorMap w1_map, T* out0, T* out1, const T* k_pe,
+                 const __grid_constant__ Sizes a, int fold0, int fold1) {
+  extern __shared__ unsigned char memory[];
+  __shared__ __align__(8) unsigned long long barriers[2 * STAGES];
+  const unsigned base = (shared_offset(memory) + 1023) & ~1023u;
+  const unsigned full = shared_offset(barriers), empty = full + 8 * STAGES;
+  const int group = threadIdx.x / 128;
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < STAGES; ++s) {
+      barrier_init(full + 8 * s, 1);
+      barrier_init(empty + 8 * s, 2);
+    }
+    barrier_init_done();
+  }
+  __syncthreads();
+  const int columns = a.tiles0 + a.tiles1, tiles = a.token_tiles * columns;
+  const int steps = static_cast<int>((a.depth + kDepth - 1) / kDepth);
+
+  if (group == 0) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
+    if (threadIdx.x == 0) {
+      prefetch_map(&x_map);
+      prefetch_map(&w0_map);
+      prefetch_map(&w1_map);
+      auto load_weights = [&](int tile, int step, int stage) {
+        const int c = tile / a.token_tiles;
+        const bool second = c >= a.tiles0;
+        const TensorMap* map = second ? &w1_map : &w0_map;
+        const int fold = second ? fold1 : fold0;
+        const int n0 = (second ? c - a.tiles0 : c) * kColumns;
+        const unsigned to = base + stage * kStageBytes + kTokenBytes;
+#pragma unroll
+        for (int i = 0; i < kColumns / 64; ++i) {
+          const int n = n0 + 64 * i, head = n / fold, d = n - head * fold;
+          if (K_MAJOR)
+            load_box(to + i * 8192, map, step * kDepth, d, head, full + 8 * stage);
+          else
+            load_box(to + i * 8192, map, d, head, step * kDepth, full + 8 * stage);
+        }
+      };
+      auto load_tokens = [&](int tile, int step, int stage) {
+        load_box(base + stage * kStageBytes, &x_map, step * kDepth,
+                 tile % a.token_tiles * kTokens, full + 8 * stage);
+      };
+      // Weights are not written by the previous kernel, tokens are.
+      int early = 0;
+      for (int tile = blockIdx.x; tile < tiles && early < STAGES; tile += gridDim.x)
+        for (int step = 0; step < steps && early < STAGES; ++step, ++early) {
+          barrier_expect(full + 8 * early, kStageBytes);
+          load_weights(tile, step, early);
+        }
+      wait_for_previous_kernel();
+      let_next_kernel_start();
+      int it = 0;
+      for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x)
+        for (int step = 0; step < steps; ++step, ++it) {
+          const int stage = it % STAGES;
+          if (it >= early) {
+            barrier_wait(empty + 8 * stage, (it / STAGES & 1) ^ 1);
+            barrier_expect(full + 8 * stage, kStageBytes);
+            load_weights(tile, step, stage);
+          }
+          load_tokens(tile, step, stage);
+        }
+    } else if (threadIdx.x >= 32 && a.rope != 0) {
+      wait_for_previous_kernel();
+      for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+        const int c = tile / a.token_tiles;
+        const int64 first = static_cast<int64>(tile % a.token_tiles) * kTokens;
+        const int count = static_cast<int>(min(static_cast<int64>(kTokens), a.tokens - first));
+        if (c < a.tiles0)
+          append_rope(a, k_pe, out0, first, count, c * kColumns, kColumns, threadIdx.x - 32, 96);
+      }
+    }
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
+    wait_for_previous_kernel();
+    const int consumer = group - 1, lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
+    const unsigned staged =
+        base + STAGES * kStageBytes + (consumer * 4 + warp) * kStagedBytes;
+    if (consumer == 1 && SKEW > 0) asm volatile("bar.sync 1, 256;" ::: "memory");
+    const int skew = min(SKEW, steps);
+    int it = 0;
+    float d[kColumns / 2];
+    for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+      for (int step = 0; step < steps; ++step, ++it) {
+        const int stage = it % STAGES;
+        barrier_wait(full + 8 * stage, it / STAGES & 1);
+        const unsigned x = base + stage * kStageBytes + consumer * (64 * 128);
+        const unsigned w = base + stage * kStageBytes + kTokenBytes;
+        product_fence();
+#pragma unroll
+        for (int k = 0; k < kDepth / 16; ++k) {
+          const unsigned long long b =
+              K_MAJOR ? matrix_at(w + 32 * k, 16) : matrix_at(w + 2048 * k, 8192);
+          product_async<K_MAJOR ? 0 : 1>(d, matrix_at(x + 32 * k, 16), b, step + k > 0, T());
+        }
+        product_commit();
+        if (step > 0) {
+          product_wait<1>();
+          if (threadIdx.x % 128 == 0) barrier_arrive(empty + 8 * ((it - 1) % STAGES));
+        }
+        if (SKEW > 0 && consumer == 0 && it + 1 == skew) asm volatile("bar.arrive 1, 256;" ::: "memory");
+      }
+      product_wait<0>();
+      product_ready(d);
+      if (threadIdx.x % 128 == 0) barrier_arrive(empty + 8 * ((it - 1) % STAGES));
+
+      const int c = tile / a.token_tiles;
+      const bool second = c >= a.tiles0;
+      const Side& side = a.side[second];
+      const int n0 = (second ? c - a.tiles0 : c) * kColumns;
+      const int64 first =
+          static_cast<int64>(tile % a.token_tiles) * kTokens + consumer * 64 + warp * 16;
+      const int count = static_cast<int>(max(min(static_cast<int64>(16), a.tokens - first), 0ll));
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        __syncwarp();
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+          const float* v = d + h * 64 + j * 8;
+          const int row = lane % 16, piece = 2 * j + lane / 16;
+          store_matrices(staged + row * 256 + ((piece ^ (row & 7)) << 4), packed(v[0], v[1], T()),
+                         packed(v[2], v[3], T()), packed(v[4], v[5], T()), packed(v[6], v[7], T()));
+        }
+        __syncwarp();
+        const int piece = lane % 16, n = n0 + 128 * h + 8 * piece;
+        if (n < side.columns) {
+          T* to = (second ? out1 : out0) + out_column(side, n) + first * side.out_token;
+#pragma unroll
+          for (int i = 0; i < 8; ++i) {
+            const int row = 2 * i + lane / 16;
+            uint4 v;
+            asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                         : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                         : "r"(staged + row * 256 + ((piece ^ (row & 7)) << 4))
+                         : "memory");
+            if (row < count) *reinterpret_cast<uint4*>(to + row * side.out_token) = v;
+          }
+        }
+      }
+    }
+  }
+}
