@@ -181,7 +181,9 @@ def test_sizes_of_zero(sizes: tuple[int, ...]) -> None:
 
 def awkward(t: Tensor) -> Tensor:
     """The same values between gaps, the leading axes in another order of memory."""
-    room = torch.full([*t.shape[:-1], t.shape[-1] + 3], float("nan"), dtype=t.dtype)
+    room = torch.full(
+        [*t.shape[:-1], t.shape[-1] + 3], float("nan"), dtype=t.dtype, device=t.device
+    )
     order = list(range(t.dim() - 1))[::-1]
     room = room.permute(*order, -1).contiguous().permute(*order, -1)
     return room[..., 1:-2].copy_(t)
