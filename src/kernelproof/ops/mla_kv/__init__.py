@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from kernelproof.ops.mla_kv import contract
+from kernelproof.ops.mla_kv.bounds import error_bounds
 from kernelproof.ops.mla_kv.layout import check_choices
 
-__all__ = ["explain", "mla_kv"]
+__all__ = ["MLAProjection", "error_bounds", "explain", "mla_kv"]
 
 _IMPLS = (None, "cpu", "cuda", "reference")
 _DEVICES = ("cpu", "cuda", "meta")
@@ -243,3 +244,7 @@ def _check_choices(hidden: Tensor, layout: str, impl: str | None) -> None:
             f"mla_kv: no kernel for hidden on {hidden.device} with impl={impl!r}; move the "
             "operands to a CPU or CUDA device, or use impl='reference'"
         )
+
+
+# Behind `mla_kv`, which the module calls.
+from kernelproof.ops.mla_kv.module import MLAProjection  # noqa: E402
