@@ -354,4 +354,10 @@ class ModelNew(nn.Module):
         w_up_k: torch.Tensor,
         w_up_v: torch.Tensor,
     ) -> torch.Tensor:
-        return mla_kv_cpu(hidden, w_down, w_up_k, w_up_v, self.kv_heads)
+        operands = (hidden, w_down, w_up_k, w_up_v)
+        if torch.is_grad_enabled() and any(t.requires_grad for t in operands):
+            from kernelproof.ops.mla_kv.contract import mla_kv_op
+
+            out: torch.Tensor = mla_kv_op(*operands, self.kv_heads)
+            return out
+        return mla_kv_cpu(*operands, self.kv_heads)
