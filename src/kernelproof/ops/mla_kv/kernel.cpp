@@ -336,9 +336,6 @@ Panels<Sum<T>> weight_panels(const Weight<T>& weight, int64_t row, int64_t depth
   const auto place = [&](int64_t k, int64_t j) {
     return buffer + j / panel * (kDepth * panel) + k * panel + j % panel;
   };
-  const auto one_panel = [&](int64_t j, int64_t run, const T* source, int64_t k) {
-    widen_run(source, weight.column, run, place(k, j));
-  };
   const bool by_rows = weight.column == 1 || weight.column <= weight.row;
   by_head(column, width, weight.head_columns, [&](int64_t first, int64_t count) {
     const int64_t head = (column + first) / weight.head_columns;
@@ -349,7 +346,7 @@ Panels<Sum<T>> weight_panels(const Weight<T>& weight, int64_t row, int64_t depth
         const T* source = part + k * weight.row;
         for (int64_t j = 0; j < count;) {
           const int64_t run = std::min(count - j, panel - (first + j) % panel);
-          one_panel(first + j, run, source + j * weight.column, k);
+          widen_run(source + j * weight.column, weight.column, run, place(k, first + j));
           j += run;
         }
       }
@@ -367,7 +364,10 @@ Panels<Sum<T>> weight_panels(const Weight<T>& weight, int64_t row, int64_t depth
     }
   });
   if (last != 0) {
-    for (int64_t k = 0; k < depth; ++k) std::fill(place(k, width - 1) + 1, place(k, width - last) + panel, S(0));
+    for (int64_t k = 0; k < depth; ++k) {
+      S* row = place(k, width - last);
+      std::fill(row + last, row + panel, S(0));
+    }
   }
   return {buffer, kDepth * panel, panel};
 }
@@ -572,7 +572,7 @@ int solve(const Problem<T>& problem, int64_t threads) {
       }
       mine.up();
       if (problem.rope != nullptr) mine.rope();
-      if (together) {
+      if (together && b + 1 < blocks) {
 #pragma omp barrier
       }
     }
@@ -606,7 +606,7 @@ Problem<T> read(const void* const* tensors, const int64_t* n, double norm_eps) {
 }  // namespace
 
 // `tensors`: hidden, w_down, w_up_k, w_up_v, norm_weight or null, k_pe or null, k, v. Returns 0, or
-// 1 when out of memory. NAME_plan writes team, together, block, kRows, kPanel, and packed columns.
+// 1 when out of memory. NAME_plan writes what `Plan` of cpu.py names.
 #define KERNELPROOF_MLA_KV(NAME, TYPE)                                                            \
   extern "C" int NAME(const void* const* tensors, const int64_t* layout, double norm_eps,        \
                       int64_t threads) {                                                         \
