@@ -62,6 +62,8 @@ def test_gpu_strides_and_leading_axes() -> None:
         for leading in ((2, 3, 4, 2), (0, 3), (), (7,)):
             t = made(sizes, leading, dtype)
             there = {name: awkward(x.cuda()) for name, x in t.items()}
+            spread = torch.full((2 * sizes[1],), float("nan"), dtype=dtype, device="cuda")
+            there["norm_weight"] = spread[::2].copy_(t["norm_weight"])
             found = on_cpu(projected(there, sizes))
             assert [list(x.shape[:-2]) for x in found] == [list(leading)] * 2
             if found[0].numel():

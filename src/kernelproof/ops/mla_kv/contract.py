@@ -60,6 +60,7 @@ def run(
         check_kinds(hidden, w_down, w_up_k, w_up_v, norm_weight, k_pe)
         if norm_weight is not None:
             check_norm(norm_weight, w_down)
+            norm_weight = norm_weight.contiguous()  # its kernels read neighbours
     else:
         from kernelproof.ops.mla_kv.cpu import project_cpu as project
     return project(

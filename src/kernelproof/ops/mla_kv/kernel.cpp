@@ -39,7 +39,7 @@ constexpr int kVectorBytes = 16, kRows = 4;
 constexpr int kVectors = 3;
 constexpr int64_t kDepth = 128;
 // Tokens that are taken through both products at once, by one thread or by all together.
-constexpr int64_t kOwnTokens = 96, kSharedTokens = 192;
+constexpr int64_t kBlockTokens = 192;
 // Panels of weights that are packed at once: rows of 1.5 KB and more, which hardware prefetches.
 constexpr int64_t kWide = 8;
 // Weights below this stay in a core's second-level cache, and every thread may read all of them.
@@ -105,6 +105,14 @@ template <class T>
 using Sum = std::conditional_t<std::is_same_v<T, double>, double, float>;
 template <class T>
 constexpr bool kConverts = !std::is_same_v<T, Sum<T>>;
+
+// `a` and `b` are vectors of four; their elements are counted through.
+#if defined(__clang__)
+#define KERNELPROOF_PICK(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+typedef int32_t Picks __attribute__((vector_size(16)));
+#define KERNELPROOF_PICK(a, b, ...) __builtin_shuffle(a, b, Picks{__VA_ARGS__})
+#endif
 
 template <class S>
 struct VectorOf;
@@ -262,7 +270,7 @@ inline void register_tile(int64_t depth, const Sum<T>* const* rows, int64_t offs
   const S* token[ROWS];
 #pragma GCC unroll 8
   for (int i = 0; i < ROWS; ++i) token[i] = rows[at + i] + offset;
-#pragma GCC unroll 1
+#pragma GCC unroll 4
   for (int64_t k = 0; k < depth; ++k) {
     Vector<S> weight[VECTORS];
 #pragma GCC unroll 8
@@ -317,6 +325,42 @@ struct Panels {
   int64_t panel_step, pitch;
 };
 
+// `count` columns of `depth` terms each, as nn.Linear has them (a column's terms are neighbours),
+// turned into rows kPanel apart.
+template <class T>
+inline void turned_run(const T* from, const Weight<T>& weight, int64_t depth, int64_t count,
+                       Sum<T>* to) {
+  constexpr int64_t pitch = kPanel<Sum<T>>;
+  int64_t j = 0;
+  if constexpr (std::is_same_v<T, float>) {
+    // Squares of 4 x 4 in registers.
+    typedef float Four __attribute__((vector_size(16)));
+    for (; weight.row == 1 && j + 4 <= count; j += 4) {
+      int64_t k = 0;
+      for (; k + 4 <= depth; k += 4) {
+        Four c[4];
+        for (int i = 0; i < 4; ++i)
+          std::memcpy(&c[i], from + (j + i) * weight.column + k, sizeof c[i]);
+        const Four low01 = KERNELPROOF_PICK(c[0], c[1], 0, 4, 1, 5);
+        const Four high01 = KERNELPROOF_PICK(c[0], c[1], 2, 6, 3, 7);
+        const Four low23 = KERNELPROOF_PICK(c[2], c[3], 0, 4, 1, 5);
+        const Four high23 = KERNELPROOF_PICK(c[2], c[3], 2, 6, 3, 7);
+        const Four rows[4] = {KERNELPROOF_PICK(low01, low23, 0, 1, 4, 5),
+                              KERNELPROOF_PICK(low01, low23, 2, 3, 6, 7),
+                              KERNELPROOF_PICK(high01, high23, 0, 1, 4, 5),
+                              KERNELPROOF_PICK(high01, high23, 2, 3, 6, 7)};
+        for (int i = 0; i < 4; ++i)
+          std::memcpy(to + (k + i) * pitch + j, &rows[i], sizeof rows[i]);
+      }
+      for (; k < depth; ++k)
+        for (int i = 0; i < 4; ++i) to[k * pitch + j + i] = from[(j + i) * weight.column + k];
+    }
+  }
+  for (; j < count; ++j)
+    for (int64_t k = 0; k < depth; ++k)
+      to[k * pitch + j] = widen(from[j * weight.column + k * weight.row]);
+}
+
 // `depth` rows of `width` columns: in place where the layout allows it, else copied to `buffer`
 // (converted, each panel by itself, padded with zeros).
 template <class T>
@@ -351,15 +395,10 @@ Panels<Sum<T>> weight_panels(const Weight<T>& weight, int64_t row, int64_t depth
         }
       }
     } else {
-      // nn.Linear's form: a column's terms are neighbours. Eight columns at once fill whole
-      // lines of the packed panel while they are in the cache.
-      for (int64_t j = 0; j < count; j += 8) {
-        const int64_t group = std::min<int64_t>(8, count - j);
-        for (int64_t k = 0; k < depth; ++k) {
-          const T* source = part + k * weight.row + j * weight.column;
-          for (int64_t g = 0; g < group; ++g)
-            *place(k, first + j + g) = widen(source[g * weight.column]);
-        }
+      for (int64_t j = 0; j < count;) {
+        const int64_t run = std::min(count - j, panel - (first + j) % panel);
+        turned_run<T>(part + j * weight.column, weight, depth, run, place(0, first + j));
+        j += run;
       }
     }
   });
@@ -425,9 +464,9 @@ Plan make_plan(const Problem<T>& problem, int64_t threads) {
   // With few tokens per thread it is the weights that cost: then every thread takes some columns
   // of all tokens, and each weight is read, and packed, by one thread.
   const bool together =
-      team > 1 && share < kOwnTokens && problem.weight_bytes() > kPrivateWeightBytes;
-  const int64_t block = together ? std::min(kSharedTokens, problem.tokens)
-                                 : std::min(kOwnTokens, std::max<int64_t>(share, kRows));
+      team > 1 && share < kBlockTokens / 2 && problem.weight_bytes() > kPrivateWeightBytes;
+  const int64_t block =
+      std::min(kBlockTokens, together ? problem.tokens : std::max<int64_t>(share, kRows));
   const auto wide = [&](int64_t columns) {
     const int64_t panels = ceil_div(ceil_div(columns, kPanel<Sum<T>>), together ? team : 1);
     return std::min(kWide, std::max<int64_t>(1, panels));
@@ -456,8 +495,8 @@ struct Share {
 
   void down() const {
     S* copied = scratch + packed_size(plan) + plan.block * carry_pitch(plan);
-    const S* rows[kSharedTokens];
-    const T* tokens_at[kSharedTokens];
+    const S* rows[kBlockTokens];
+    const T* tokens_at[kBlockTokens];
     for (int64_t n = 0; n < tokens; ++n)
       tokens_at[n] = problem.hidden + problem.leading.at(start + n);
     const int64_t slices = std::max<int64_t>(1, ceil_div(problem.model, kDepth));
@@ -505,7 +544,7 @@ struct Share {
 
   void up() const {
     S* carry = scratch + packed_size(plan);
-    const S* rows[kSharedTokens];
+    const S* rows[kBlockTokens];
     for (int64_t n = 0; n < tokens; ++n) rows[n] = latent + n * problem.latent_pitch();
     const int64_t width = plan.up_wide * kPanel<S>;
     const int64_t keys = ceil_div(problem.up[0].columns, width);
