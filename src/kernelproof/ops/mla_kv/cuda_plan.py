@@ -285,6 +285,8 @@ def mma(
         return None
     down, up = _products(n)
     tiles = TILES_32 if n.dtype == torch.float32 else TILES_16
+    if not all(part.wide(n.size) for part in (n.hidden, n.down, *n.up)):
+        tiles = tiles[1:]  # the values of a larger tile on their way do not fit into registers
     tile = down_tile or choose_tile(tiles, n.tokens, n.rank, device)
     blocks = ceil_div(n.tokens, tile.tokens) * ceil_div(n.rank, tile.columns)
     if splits is None:
@@ -342,7 +344,7 @@ def _product(n: Operands, device: Device) -> Plan:
     return Plan("product", tuple(launches), tuple(scratch), "one tiled product after the other")
 
 
-DESIGNS = ("registers", "decode", "wgmma", "fused", "mma", "product")
+DESIGNS = ("registers", "fused", "decode", "wgmma", "mma", "product")
 
 
 @functools.lru_cache(maxsize=1024)

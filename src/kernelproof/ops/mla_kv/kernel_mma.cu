@@ -119,6 +119,8 @@ struct Copy {
 // The product
 // ------------------------------------------------------------------------------------------------
 
+constexpr float kLargest = 3.4028234e38f;  // of float32
+
 template <typename T, int TERMS, int BM, int BN, int BK, int STAGES, int WM, int WN, bool K_MAJOR,
           bool WIDE_X, bool WIDE_W, typename Out>
 struct MmaShape {
@@ -324,6 +326,7 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
 
   // Through shared memory, so that whole lines are written.
   Out* const staged = reinterpret_cast<Out*>(memory);
+  bool finite = true;
 #pragma unroll
   for (int m = 0; m < MT; ++m)
 #pragma unroll
@@ -332,20 +335,27 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
       for (int i = 0; i < 4; ++i) {
         const int row = warp_row + 16 * m + lane / 4 + i / 2 * 8;
         const int column = warp_column + 8 * n + lane % 4 * 2 + i % 2;
-        float value = sum[m][n][i];
-        if constexpr (is_float && TERMS == 3) {
-          // The parts of an infinity are not its sum: such results are formed anew, term by term.
-          if (!(fabsf(value) < 3.4028235e38f) && row < count && n0 + column < side.columns) {
-            const T* from = tokens + token_start(first + row, a.inner, a.outer_stride,
-                                                 a.inner_stride);
-            const T* by = w + weight_column(side, n0 + column);
-            value = 0.0f;
-            for (int k = k_begin; k < k_end; ++k)
-              value = fmaf(widen(from[k * a.token_column]), widen(by[k * side.row]), value);
-          }
-        }
-        narrow(value, staged[row * S::out_pitch + column]);
+        narrow(sum[m][n][i], staged[row * S::out_pitch + column]);
+        finite &= fabsf(sum[m][n][i]) < kLargest;
       }
+  if constexpr (is_float && TERMS == 3) {
+    // The parts of an infinity are not its sum: such results are formed anew, term by term.
+    if (__syncthreads_or(!finite)) {
+#pragma unroll 1
+      for (int i = tid; i < count * BN; i += S::threads) {
+        const int row = i / BN, n = n0 + i % BN;
+        Out& result = staged[row * S::out_pitch + i % BN];
+        if (n >= side.columns || fabsf(widen(result)) < kLargest) continue;
+        const T* from =
+            tokens + token_start(first + row, a.inner, a.outer_stride, a.inner_stride);
+        const T* by = w + weight_column(side, n);
+        float value = 0.0f;
+        for (int k = k_begin; k < k_end; ++k)
+          value = fmaf(widen(from[k * a.token_column]), widen(by[k * side.row]), value);
+        narrow(value, result);
+      }
+    }
+  }
   __syncthreads();
   Out* const out = (second ? out1 : out0) +
                    split_index * a.tokens * static_cast<int64>(a.side[0].columns);
