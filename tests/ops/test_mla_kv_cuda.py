@@ -196,6 +196,7 @@ COMPILED = [
     *(((300, 520, 96, 5, 40, 40), dict(dtype=d, design="mma")) for d in (F32, F16, BF16)),
     ((300, 520, 96, 5, 40, 40), dict(dtype=BF16, form="packed", design="mma")),
     ((300, 520, 96, 5, 40, 40), dict(accuracy="tf32", design="mma")),
+    *(((300, 520, 96, 5, 40, 40), dict(dtype=d, design="block")) for d in (F32, BF16)),
     *(((300, 520, 96, 5, 40, 40), dict(dtype=d, design="product")) for d in (F64, F16)),
     ((1, 7168, 512, 128, 128, 128), dict(dtype=BF16)),
     ((16, 2048, 512, 16, 128, 128), dict(dtype=F16, rope=64, norm=True)),
@@ -255,6 +256,10 @@ def emulated(operands: list[torch.Tensor], **options: Any) -> tuple[Any, list[st
         ((5, 70, 48, 3, 7, 20), dict(dtype=F64, form="packed_in", norm=True, rope=6), "product"),
         ((5, 700, 48, 3, 8, 8), dict(dtype=BF16, norm=True), "product"),
         ((5, 128, 48, 3, 8, 8), {}, "registers"),
+        ((37, 70, 72, 2, 8, 16), dict(dtype=BF16, norm=True, rope=8), "block"),
+        ((9, 70, 20, 2, 8, 24), dict(dtype=F16, form="packed", rope=8, offset=1), "block"),
+        ((9, 70, 70, 2, 5, 8), dict(form="out_in", norm=True, rope=3), "block"),
+        ((40, 36, 8, 2, 40, 40), {}, "block"),
     ],
     ids=str,
 )
@@ -272,12 +277,13 @@ def test_tf32_is_coarser_and_only_where_asked_for() -> None:
     assert 1e-5 < error < 1e-2
 
 
-def test_infinities_stay_in_their_token() -> None:
+@pytest.mark.parametrize("design", ["mma", "block"])
+def test_infinities_stay_in_their_token(design: str) -> None:
     """Also where a factor has no low part, and an infinity times zero would be NaN."""
     operands, options = call(9, 24, 8, 1, 8, 8)
     operands[0][2, 3] = float("inf")
     operands[0][4, 5] = float("nan")
-    out, _ = emulated(operands, design="mma", **options)
+    out, _ = emulated(operands, design=design, **options)
     want = torch.stack(chain(operands, options, F32), 1)
     torch.testing.assert_close(out, want, rtol=1e-4, atol=1e-4, equal_nan=True)
 
@@ -311,7 +317,7 @@ def on_gpu(operands: list[torch.Tensor], design: str | None, **options: Any) -> 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("design", [None, "fused", "mma", "product"])
+@pytest.mark.parametrize("design", [None, "fused", "block", "mma", "product"])
 def test_gpu_values(design: str | None, dtype: torch.dtype) -> None:
     for number, sizes in enumerate(SIZES):
         rope = (0, 0, 8, 5)[number % 4]
@@ -322,7 +328,7 @@ def test_gpu_values(design: str | None, dtype: torch.dtype) -> None:
         try:
             check(on_gpu(operands, design, **options), operands, options)
         except ValueError as error:
-            assert design in ("fused", "mma") and "does not fit" in str(error)
+            assert design in ("fused", "block", "mma") and "does not fit" in str(error)
 
 
 HOPPER = [
@@ -401,7 +407,7 @@ def test_gpu_decode_on_two_streams_at_once() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("design", ["fused", "mma", "product"])
+@pytest.mark.parametrize("design", ["fused", "block", "mma", "product"])
 def test_gpu_infinities_stay_in_their_token(design: str) -> None:
     operands, options = call(21, 61, 19, 3, 11, 11, device="cuda")
     operands[0][9, 3] = float("inf")
