@@ -183,6 +183,20 @@ TILES_32 = (
 )
 
 
+BLOCK_TILES_16 = (
+    Tile(128, 128, 32, 3, 64, 32, 1),
+    Tile(64, 128, 32, 3, 32, 32, 2),
+    Tile(32, 64, 64, 3, 16, 32, 2),
+    Tile(16, 64, 64, 4, 16, 16, 3),
+)
+BLOCK_TILES_32 = (
+    Tile(64, 64, 32, 3, 32, 16, 2),
+    Tile(32, 64, 32, 3, 16, 32, 2),
+    Tile(16, 64, 32, 4, 16, 16, 3),
+)
+_BLOCK_SHARED_LIMIT = 200 * 1024
+
+
 def choose_tile(tiles: tuple[Tile, ...], tokens: int, columns: int, device: Device) -> Tile:
     """The first tile that about fills the device, else one as small as the tokens."""
     for tile in tiles:
@@ -285,6 +299,8 @@ def mma(
         return None
     down, up = _products(n)
     tiles = TILES_32 if n.dtype == torch.float32 else TILES_16
+    if not all(part.wide(n.size) for part in (n.hidden, n.down, *n.up)):
+        tiles = tiles[1:]  # the values of a larger tile on their way do not fit into registers
     tile = down_tile or choose_tile(tiles, n.tokens, n.rank, device)
     blocks = ceil_div(n.tokens, tile.tokens) * ceil_div(n.rank, tile.columns)
     if splits is None:
@@ -308,6 +324,42 @@ def mma(
     tile = up_tile or choose_tile(tiles, n.tokens, n.columns, device)
     launches.append(_mma_launch(n, up, tile, 1, n.rank, n.dtype))
     return Plan("mma", tuple(launches), tuple(scratch), "one tensor-core product after the other")
+
+
+def block_plan(n: Operands, device: Device, tile: Tile | None = None) -> Plan | None:
+    """mla_kv_block, or None where its latents do not fit into shared memory."""
+    if n.dtype == torch.float64 or not n.rank or device.capability < (8, 0):
+        return None
+    k_major = n.down.along_depth
+    wide = [
+        all(w.wide(n.size) and w.along_depth == k_major for w in weights)
+        for weights in ((n.down,), n.up)
+    ]
+    wide_x = n.hidden.wide(n.size)
+    if tile is None:
+        tiles = BLOCK_TILES_32 if n.dtype == torch.float32 else BLOCK_TILES_16
+        tile = choose_tile(tiles, n.tokens, 1, device)
+    pad = 16 // n.size
+    pitch = ceil_div(n.rank, tile.columns) * tile.columns + pad
+    w_elements = tile.columns * (tile.depth + pad) if k_major else tile.depth * (tile.columns + 8)
+    stage = tile.tokens * (tile.depth + pad) + w_elements
+    elements = tile.stages * stage + tile.tokens * (tile.columns + pad + pitch)
+    if elements * n.size > _BLOCK_SHARED_LIMIT:
+        return None
+    counts = tile_counts(n.tokens, n.sides(), tile)
+    column_tiles = counts[1] + counts[2]
+    chunks = max(1, min(column_tiles, device.multiprocessors * tile.resident // counts[0]))
+    per_chunk = ceil_div(column_tiles, chunks)
+    grid = counts[0] * ceil_div(column_tiles, per_chunk)
+    terms = 3 if n.dtype == torch.float32 and n.accuracy == "strict" else 1
+    flags = ", ".join(str(f).lower() for f in (k_major, wide_x, *wide))
+    name = f"mla_kv_block<{C_TYPES[n.dtype]}, {terms}, {', '.join(map(str, tile[:6]))}, {flags}>"
+    sizes = packed_sizes(n.hidden, n.model, n.model, n.sides(), counts, n.size, n.k_pe)
+    args = (
+        *_all_args(n), sizes, down_side(n).packed(), per_chunk, pitch, float(n.epsilon),
+    )  # fmt: skip
+    launch = Launch("kernel_mma.cu", name, args, grid, tile.threads, elements * n.size)
+    return Plan("block", (launch,), (), "both products in one launch, latents in shared memory")
 
 
 def _product(n: Operands, device: Device) -> Plan:
@@ -342,7 +394,7 @@ def _product(n: Operands, device: Device) -> Plan:
     return Plan("product", tuple(launches), tuple(scratch), "one tiled product after the other")
 
 
-DESIGNS = ("registers", "decode", "wgmma", "fused", "mma", "product")
+DESIGNS = ("registers", "fused", "block", "decode", "wgmma", "mma", "product")
 
 
 @functools.lru_cache(maxsize=1024)
@@ -361,6 +413,8 @@ def plan(n: Operands, device: Device = H200, design: str | None = None) -> Plan:
     for name in DESIGNS if design is None else (design,):
         if name == "registers":
             chosen = _registers(n, device)
+        elif name == "block" and design is not None:
+            chosen = block_plan(n, device)
         elif name == "decode":
             chosen = decode(n, device)
         elif name == "wgmma":
