@@ -525,8 +525,9 @@ def test_one_compilation_serves_every_number_of_tokens() -> None:
 
     def counting(graph: Any, inputs: Any) -> Any:
         counts["graphs"] += 1
-        return graph.forward
+        return make_boxed_func(graph.forward)
 
+    from functorch.compile import make_boxed_func
     from torch._dynamo.backends.common import aot_autograd
 
     def layer(t: dict[str, Tensor]) -> Tensor:
@@ -546,6 +547,66 @@ def test_one_compilation_serves_every_number_of_tokens() -> None:
         (theirs,) = torch.autograd.grad(expected.square().sum(), t["hidden"])
         torch.testing.assert_close(ours, theirs)
     assert counts["graphs"] == 2  # forward, backward
+
+
+def operators_seen(run: Callable[[], Any]) -> list[str]:
+    """Names of the operators that a dispatch mode sees while ``run`` runs."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Watching(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    seen: list[str] = []
+    with Watching():
+        run()
+    return seen
+
+
+def test_whoever_watches_sees_the_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eager calls without gradients pass by the dispatcher only while nobody looks."""
+    t = made()
+    with monkeypatch.context() as patch:
+        patch.setitem(contract.OPS, "split", (None, None))  # nothing to dispatch to
+        projected(t, SIZES[0])
+        for name in ("compiler", "mode", "function", "transform", "trace", "profiler", "subclass"):
+            with pytest.raises(TypeError, match="'NoneType' object is not callable"):
+                watched(name, t)
+    assert "kernelproof.mla_kv_split_forward.default" in operators_seen(
+        lambda: projected(t, SIZES[0])
+    )
+    with torch.autograd.profiler.profile() as profile:
+        projected(t, SIZES[0])
+    assert any("mla_kv_split" in event.name for event in profile.function_events)
+
+
+class Labelled(Tensor):
+    """A subclass: it may do anything in the dispatcher."""
+
+
+def watched(by: str, t: dict[str, Tensor]) -> None:
+    def run() -> Any:
+        return projected(t, SIZES[0])
+
+    if by == "compiler":
+        torch.compile(run, backend="eager")()
+    elif by == "mode":
+        operators_seen(run)
+    elif by == "function":
+        with torch.device("cpu"):  # a torch-function mode
+            run()
+    elif by == "transform":
+        torch.func.functionalize(lambda x: projected({**t, "hidden": x}, SIZES[0]))(t["hidden"])
+    elif by == "trace":
+        torch.jit.trace(lambda x: projected({**t, "hidden": x}, SIZES[0]), (t["hidden"],))
+    elif by == "profiler":
+        with torch.autograd.profiler.profile():
+            run()
+    else:
+        projected({**t, "hidden": t["hidden"].as_subclass(Labelled)}, SIZES[0])
 
 
 def test_autocast_is_the_callers_affair() -> None:

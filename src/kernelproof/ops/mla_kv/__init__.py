@@ -129,7 +129,12 @@ def mla_kv(
             hidden, w_down, w_up_k, w_up_v, kv_heads=kv_heads, norm_weight=norm_weight,
             norm_eps=norm_eps, k_pe=k_pe, layout=layout, accuracy=accuracy,
         )  # fmt: skip
+    arguments = (
+        hidden, w_down, w_up_k, w_up_v, kv_heads, norm_weight, norm_eps, k_pe, accuracy
+    )  # fmt: skip
     with_gradients, without = contract.OPS[layout]
+    device = hidden.device.type
+    result: Tensor | tuple[Tensor, Tensor]
     if torch.is_grad_enabled() and (
         hidden.requires_grad
         or w_down.requires_grad
@@ -138,12 +143,15 @@ def mla_kv(
         or (norm_weight is not None and norm_weight.requires_grad)
         or (k_pe is not None and k_pe.requires_grad)
     ):
-        op = with_gradients
+        result = with_gradients(*arguments)
+    elif (
+        device != "meta"
+        and contract.nobody_watches()
+        and {*map(type, (hidden, w_down, w_up_k, w_up_v, norm_weight, k_pe))} <= contract.PLAIN
+    ):
+        result = contract.run(device, layout, *arguments)
     else:
-        op = without
-    result: Tensor | tuple[Tensor, Tensor] = op(
-        hidden, w_down, w_up_k, w_up_v, kv_heads, norm_weight, norm_eps, k_pe, accuracy
-    )
+        result = without(*arguments)
     return result
 
 

@@ -152,6 +152,24 @@ for _suffix in ("", FORWARD):
 torch.library.register_autograd(STACKED, _backward, setup_context=_setup_context)
 torch.library.register_autograd(SPLIT, _backward_split, setup_context=_setup_context)
 
+PLAIN = {Tensor, torch.nn.Parameter, type(None)}
+_profiled: Any = torch._C._autograd._profiler_enabled
+
+
+def nobody_watches() -> bool:
+    """Whether a call on `PLAIN` operands that needs no gradient may go to its kernel at once: no
+    compiler, mode, transform, trace or profiler would miss the operator. The dispatcher takes as
+    long on the host as the launch of a small kernel."""
+    return (
+        not torch.compiler.is_compiling()
+        and torch._C._len_torch_dispatch_stack() == 0
+        and torch._C._len_torch_function_stack() == 0
+        and torch._C._functorch.peek_interpreter_stack() is None
+        and torch._C._get_tracing_state() is None
+        and not _profiled()
+    )
+
+
 mla_kv_op: Any = torch.ops.kernelproof.mla_kv.default
 mla_kv_split_op: Any = torch.ops.kernelproof.mla_kv_split.default
 # By layout: with gradients, and without.
