@@ -47,14 +47,18 @@ def _map(name: str, w: Weight, size: int, depth: int) -> Map:
     head = (w.head if heads > 1 else 8) * size
     if w.along_depth:
         return Map(name, (w.rows, width, heads), (w.column * size, head), (depth, 64, 1))
-    return Map(name, (width, heads, w.rows), (head, w.row * size), (64, 1, depth))
+    # A block of the decode kernel reads 128 bytes of a row, one of wgmma more.
+    promotion = 128 if depth == 32 else 256
+    return Map(
+        name, (width, heads, w.rows), (head, w.row * size), (64, 1, depth), promotion=promotion
+    )
 
 
 def _ends(n: Operands) -> tuple[str | None, ...]:
     return ("k_pe" if n.rope else None, "out0", "out0" if n.layout == "stacked" else "out1")
 
 
-def prefill(n: Operands, device: Device, asked: bool = False) -> Plan | None:
+def prefill(n: Operands, device: Device, asked: bool = False, cluster: int = 1) -> Plan | None:
     """mla_kv_wgmma after the matrix library, or None where it does not fit."""
     if device.capability[0] != 9 or n.dtype not in _SIXTEEN or n.rank % 8 or not n.rank:
         return None
@@ -68,12 +72,13 @@ def prefill(n: Operands, device: Device, asked: bool = False) -> Plan | None:
     sizes = packed_sizes(rows, n.rank, n.rank, n.sides(), counts, n.size, n.k_pe)
     x_map = Map("latent", (n.rank, n.tokens), (n.rank * n.size,), (64, _WGMMA_TILE[0]))
     k_major = str(n.up[0].along_depth).lower()
-    name = f"mla_kv_wgmma<{C_TYPES[n.dtype]}, {_WGMMA_STAGES}, {_WGMMA_SKEW}, {k_major}>"
+    name = f"mla_kv_wgmma<{C_TYPES[n.dtype]}, {_WGMMA_STAGES}, {_WGMMA_SKEW}, {cluster}, {k_major}>"
     k_pe, *outs = _ends(n)
     args = (x_map, *maps[0], *outs, k_pe, sizes, *maps[1])
-    grid = min(device.multiprocessors, counts[0] * (counts[1] + counts[2]))
+    tiles = ceil_div(counts[0], cluster) * (counts[1] + counts[2])
+    grid = cluster * min(device.multiprocessors // cluster, tiles)
     shared = _WGMMA_STAGES * 48 * 1024 + 8 * 4096 + 1024
-    up = Launch("kernel_wgmma.cu", name, args, grid, 384, shared)
+    up = Launch("kernel_wgmma.cu", name, args, grid, 384, shared, cluster=cluster)
     scratch = [("latent", n.tokens * n.rank, n.dtype)]
     steps: tuple[Launch | Library, ...] = (Library("latent"), up)
     if n.norm:
