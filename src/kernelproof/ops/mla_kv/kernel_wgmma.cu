@@ -1,4 +1,4 @@
-// The up-projection of many tokens on Hopper: 16-bit, wgmma, tensor maps.
+// A product of many tokens on Hopper: 16-bit, wgmma, tensor maps.
 //
 // A block takes tiles of 128 tokens x 256 columns in turn, of both weights. One warpgroup loads and
 // two multiply, 64 tokens each. The second of these starts SKEW steps after the first, and so they
@@ -28,11 +28,19 @@ __device__ __forceinline__ unsigned packed(float a, float b, __nv_bfloat16) {
 // tokens 64 x 128, with the 128-byte swizzle.
 // CLUSTER: 2 has pairs of blocks take neighbouring tiles of tokens, and each load half of the
 // weights for both.
-template <typename T, int STAGES, int SKEW, int CLUSTER, bool K_MAJOR>
+// EARLY: the previous kernel in the stream does not write the weights, so they are read at once.
+// NORM: what is done of an RMS norm between two products. kNormFirst: results are multiplied by
+// norm_weight, and `squares` [column tile][token] gets the sum of squares of what they were before.
+// kNormSecond: the results of a token are divided by the root of epsilon plus the mean of its
+// `square_tiles` sums in `squares`, over `rank` values.
+constexpr int kNormFirst = 1, kNormSecond = 2;
+
+template <typename T, int STAGES, int SKEW, int CLUSTER, bool K_MAJOR, bool EARLY, int NORM>
 __global__ void __launch_bounds__(384, 1)
     mla_kv_wgmma(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w0_map,
                  const __grid_constant__ TensorMap w1_map, T* out0, T* out1, const T* k_pe,
-                 const __grid_constant__ Sizes a, int fold0, int fold1) {
+                 const __grid_constant__ Sizes a, int fold0, int fold1, const T* norm_weight,
+                 float* squares, int square_tiles, int rank_of_norm, float epsilon) {
   extern __shared__ unsigned char memory[];
   __shared__ __align__(8) unsigned long long barriers[2 * STAGES];
   const unsigned base = (shared_offset(memory) + 1023) & ~1023u;
@@ -88,7 +96,7 @@ __global__ void __launch_bounds__(384, 1)
             load_box(to + i * 8192, map, x, y, z, barrier);
         }
       };
-      // Weights are not written by the previous kernel, tokens are.
+      if (!EARLY) wait_for_previous_kernel();
       const int early = min(STAGES, steps);
       if (tile0 < tiles) {
         take_tile(tile0);
@@ -97,7 +105,7 @@ __global__ void __launch_bounds__(384, 1)
           load_weights(s, s);
         }
       }
-      wait_for_previous_kernel();
+      if (EARLY) wait_for_previous_kernel();
       let_next_kernel_start();
       int stage = 0, parity = 1, it = 0;
       for (int tile = tile0; tile < tiles; tile += tile_step) {
@@ -174,6 +182,38 @@ __global__ void __launch_bounds__(384, 1)
           static_cast<int64>(tile % rows * CLUSTER + static_cast<int>(rank)) * kTokens +
           consumer * 64 + warp * 16;
       const int count = static_cast<int>(max(min(static_cast<int64>(16), a.tokens - first), 0ll));
+      // This lane has columns 8 i + 2 (lane % 4) and the next one of rows lane / 4 and 8 more.
+      if constexpr (NORM == kNormFirst) {
+        float square[2] = {0.0f, 0.0f};
+#pragma unroll
+        for (int i = 0; i < kColumns / 8; ++i)
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+            const int n = n0 + 8 * i + lane % 4 * 2 + j % 2;
+            square[j / 2] += d[4 * i + j] * d[4 * i + j];
+            d[4 * i + j] *= n < side.columns ? widen(norm_weight[n]) : 0.0f;
+          }
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          square[j] += __shfl_xor_sync(~0u, square[j], 1);
+          square[j] += __shfl_xor_sync(~0u, square[j], 2);
+          const int row = lane / 4 + 8 * j;
+          if (lane % 4 == 0 && row < count) squares[n0 / kColumns * a.tokens + first + row] = square[j];
+        }
+      }
+      if constexpr (NORM == kNormSecond) {
+        float scale[2];
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          const int row = lane / 4 + 8 * j;
+          float square = 0.0f;
+          if (row < count)
+            for (int i = 0; i < square_tiles; ++i) square += squares[i * a.tokens + first + row];
+          scale[j] = 1.0f / sqrtf(square / rank_of_norm + epsilon);
+        }
+#pragma unroll
+        for (int i = 0; i < kColumns / 2; ++i) d[i] *= scale[i / 2 % 2];
+      }
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         __syncwarp();
