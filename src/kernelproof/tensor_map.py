@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 # cuTensorMapEncodeTiled), and a box side has at most 256 elements.
 ALIGNMENT = 16
 _MOST_BOX = 256
+_KINDS = ("BFLOAT16", "FLOAT16", "FLOAT32")
 
 
 class TensorMap(NamedTuple):
@@ -41,14 +42,13 @@ class TensorMap(NamedTuple):
 
     def encoded(self) -> bytes:
         """The 128 bytes of the map. Raises ValueError for what the copy engine cannot take."""
-        dtype = str(self.tensor.dtype).removeprefix("torch.")
-        return _encode(self.tensor.data_ptr(), dtype, *self[1:])
+        return _encode(self.tensor.data_ptr(), self.tensor.dtype, *self[1:])
 
 
 @functools.lru_cache(maxsize=4096)
 def _encode(
     address: int,
-    dtype: str,
+    dtype: torch.dtype,
     sizes: tuple[int, ...],
     strides: tuple[int, ...],
     box: tuple[int, ...],
@@ -70,12 +70,12 @@ def _encode(
         raise ValueError(f"a box of {box} elements; each side may have 1 to {_MOST_BOX}")
     swizzles = driver.CUtensorMapSwizzle
     promotions = driver.CUtensorMapL2promotion
-    kinds = {"bfloat16": "BFLOAT16", "float16": "FLOAT16", "float32": "FLOAT32"}
-    if dtype not in kinds:
-        raise ValueError(f"a tensor map of {dtype}; accepted are {', '.join(kinds)}")
+    kind = str(dtype).removeprefix("torch.").upper()
+    if kind not in _KINDS:
+        raise ValueError(f"a tensor map of {dtype}; accepted are {', '.join(_KINDS).lower()}")
     rank = len(sizes)
     status, made = driver.cuTensorMapEncodeTiled(
-        getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{kinds[dtype]}"),
+        getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{kind}"),
         rank,
         address,
         [driver.cuuint64_t(n) for n in sizes],

@@ -162,7 +162,7 @@ def test_a_design_that_does_not_fit_is_refused() -> None:
 
 def test_the_explanation_names_every_step() -> None:
     operands, options = call(
-        8192, 2048, 512, 16, 128, 128, BF16, "packed", rope=64, norm=True, device="meta"
+        8192, 2048, 512, 16, 128, 128, F16, "packed", rope=64, norm=True, device="meta"
     )
     words = cuda.explain_cuda(*operands, **options).splitlines()
     assert words[0].startswith("wgmma: ") and len(words) == 4

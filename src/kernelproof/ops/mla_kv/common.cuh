@@ -69,14 +69,17 @@ __device__ __forceinline__ double inverse_root(double x) { return 1.0 / sqrt(x);
 
 __device__ __forceinline__ int64 token_start(int64 n, int64 inner, int64 outer_stride,
                                              int64 inner_stride) {
+  if (n < inner) return n * inner_stride;  // always so where one stride leads to every token
   return n / inner * outer_stride + n % inner * inner_stride;
 }
 
 __device__ __forceinline__ int64 weight_column(const Side& s, int c) {
+  if (s.head == s.width * s.column) return c * s.column;
   return static_cast<int64>(c / s.width) * s.head + static_cast<int64>(c % s.width) * s.column;
 }
 
 __device__ __forceinline__ int64 out_column(const Side& s, int c) {
+  if (s.out_head == s.width) return s.out_offset + c;
   return s.out_offset + static_cast<int64>(c / s.width) * s.out_head + c % s.width;
 }
 

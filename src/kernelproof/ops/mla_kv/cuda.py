@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from kernelproof.cuda import Kernel
 from kernelproof.ops.mla_kv import cuda_barrier
 from kernelproof.ops.mla_kv.cuda_operands import Operands, rows_of, weight_of
 from kernelproof.ops.mla_kv.cuda_plan import plan
-from kernelproof.ops.mla_kv.cuda_steps import H200, Device, Library, Map, Plan
+from kernelproof.ops.mla_kv.cuda_steps import H200, Device, Launch, Library, Map, Plan
 from kernelproof.ops.mla_kv.layout import as_two_axes, check_kinds, check_shapes
 from kernelproof.tensor_map import TensorMap
 
@@ -33,10 +35,6 @@ def device_facts(index: int) -> Device:
     return Device(facts.multi_processor_count, (facts.major, facts.minor))
 
 
-def _aligned(tensor: torch.Tensor) -> bool:
-    return tensor.is_meta or tensor.data_ptr() % 16 == 0
-
-
 def operands_of(
     hidden: torch.Tensor,
     w_down: torch.Tensor,
@@ -51,23 +49,17 @@ def operands_of(
     accuracy: str = "strict",
 ) -> Operands:
     """What the choice of kernels depends on. Arguments and errors as `project_cuda`."""
-    tensors = [hidden, w_down, w_up_k, w_up_v]
-    tensors += [t for t in (norm_weight, k_pe) if t is not None]
-    shapes: list[tuple[int, ...]] = []
-    for tensor in tensors:
-        shapes += (tuple(tensor.shape), tuple(tensor.stride()))
+    options = (kv_heads, norm_weight is not None, norm_eps, k_pe is not None, layout, accuracy)
     return _operands(
-        hidden.dtype, kv_heads, norm_weight is not None, norm_eps, k_pe is not None, layout,
-        accuracy, tuple(map(_aligned, tensors)), *shapes,
-    )  # fmt: skip
+        hidden.dtype, *options, *_key(hidden, w_down, w_up_k, w_up_v, norm_weight, k_pe)
+    )
 
 
-@functools.lru_cache(maxsize=1024)
 def _operands(
     dtype: torch.dtype, kv_heads: int, norm: bool, norm_eps: float, rope: bool, layout: str,
     accuracy: str, aligned: tuple[bool, ...], *key: tuple[int, ...],
 ) -> Operands:  # fmt: skip
-    """``key``: shape and stride of each operand in turn, so that a layout is worked out once."""
+    """``key``: shape and stride of each operand in turn."""
     if layout not in _LAYOUTS:
         raise ValueError(f"mla_kv: layout is {layout!r}; accepted are {', '.join(_LAYOUTS)}")
     if accuracy not in _ACCURACIES:
@@ -145,68 +137,106 @@ def project_cuda(
     hidden = as_two_axes(hidden)
     if k_pe is not None:
         k_pe = as_two_axes(k_pe.squeeze(-2)).unsqueeze(-2)
-    operands = operands_of(
-        hidden, w_down, w_up_k, w_up_v, kv_heads=kv_heads, norm_weight=norm_weight,
-        norm_eps=norm_eps, k_pe=k_pe, layout=layout, accuracy=accuracy,
-    )  # fmt: skip
-    outs = [hidden.new_empty((*hidden.shape[:-1], *shape)) for shape in operands.out_shapes()]
-    if any(out.numel() for out in outs):
-        index = hidden.device.index or 0
-        facts = device_facts(index)
-        chosen = plan(operands, facts, design)
+    key = _key(hidden, w_down, w_up_k, w_up_v, norm_weight, k_pe)
+    options = (kv_heads, norm_weight is not None, norm_eps, k_pe is not None, layout, accuracy)
+    call = _prepared(hidden.device.index, design, hidden.dtype, *options, *key)
+    outs = [hidden.new_empty(shape) for shape in call.out_shapes]
+    if call.steps:
         barrier = None
-        if chosen.together:
-            barrier = cuda_barrier.slot(index, chosen.together)
+        if call.together:
+            barrier = cuda_barrier.slot(hidden.device.index, call.together)
             if barrier is None:
-                chosen = plan(operands, facts, "mma")
+                call = _prepared(hidden.device.index, "mma", hidden.dtype, *options, *key)
         tensors = {
             "hidden": hidden, "w_down": w_down, "w_up_k": w_up_k, "w_up_v": w_up_v,
             "norm_weight": norm_weight, "k_pe": k_pe, "out0": outs[0], "out1": outs[-1],
             "barrier": barrier,
         }  # fmt: skip
-        run(chosen, tensors, hidden.device, facts.capability >= (9, 0))
+        for name, count, dtype in call.scratch:
+            tensors[name] = torch.empty(count, dtype=dtype, device=hidden.device)
+        for step in call.steps:
+            step(tensors)
     return outs[0] if layout == "stacked" else (outs[0], outs[1])
 
 
-def run(chosen: Plan, tensors: dict[str, Any], device: torch.device, programmatic: bool) -> None:
-    """Take the steps; ``tensors`` by the names of `Launch`, scratch excepted."""
-    for name, count, dtype in chosen.scratch:
-        tensors[name] = torch.empty(count, dtype=dtype, device=device)
-    for step in chosen.launches:
-        if isinstance(step, Library):
-            _library_product(tensors["hidden"], tensors["w_down"], tensors[step.out])
-            continue
-        kernel(step.name, step.source)(
-            *[_argument(arg, tensors) for arg in step.args],
-            grid=step.grid,
-            block=step.block,
-            shared=step.shared,
-            programmatic=programmatic and not step.cooperative,
-            cooperative=step.cooperative,
+def _key(*tensors: torch.Tensor | None) -> tuple[Any, ...]:
+    """Alignments, then shape and stride of each tensor that there is: all that a plan sees."""
+    given = [t for t in tensors if t is not None]
+    key: list[Any] = [tuple([t.is_meta or t.data_ptr() % 16 == 0 for t in given])]
+    for t in given:
+        key.append(t.shape)
+        key.append(t.stride())
+    return tuple(key)
+
+
+class Prepared:
+    """A call whose kernels are chosen: ``steps`` take the tensors by name."""
+
+    def __init__(self, chosen: Plan, out_shapes: list[tuple[int, ...]], facts: Device) -> None:
+        self.out_shapes = out_shapes
+        self.scratch = chosen.scratch
+        self.together = chosen.together
+        programmatic = facts.capability >= (9, 0)
+        self.steps: list[Callable[[dict[str, Any]], None]] = [
+            _library_product(step.out)
+            if isinstance(step, Library)
+            else _launcher(step, programmatic and not step.cooperative)
+            for step in chosen.launches
+        ]
+
+
+@functools.lru_cache(maxsize=4096)
+def _prepared(device: int, design: str | None, *known: Any) -> Prepared:
+    operands = _operands(*known)
+    facts = device_facts(device)
+    leading = known[8][:-1]
+    shapes = [(*leading, *shape) for shape in operands.out_shapes()]
+    empty = operands.tokens == 0 or not any(math.prod(shape) for shape in operands.out_shapes())
+    chosen = Plan("none", ()) if empty else plan(operands, facts, design)
+    return Prepared(chosen, shapes, facts)
+
+
+def _launcher(launch: Launch, programmatic: bool) -> Callable[[dict[str, Any]], None]:
+    compiled = kernel(launch.name, launch.source)
+    fixed: list[Any] = [None if isinstance(arg, (str, Map)) else arg for arg in launch.args]
+    named = [(i, arg) for i, arg in enumerate(launch.args) if isinstance(arg, str)]
+    maps = [(i, arg) for i, arg in enumerate(launch.args) if isinstance(arg, Map)]
+    how: dict[str, Any] = {
+        "grid": launch.grid, "block": launch.block, "shared": launch.shared,
+        "programmatic": programmatic, "cooperative": launch.cooperative,
+        "cluster": launch.cluster if launch.cluster > 1 else None,
+    }  # fmt: skip
+
+    def run(tensors: dict[str, Any]) -> None:
+        args = fixed.copy()
+        for i, name in named:
+            args[i] = tensors[name]
+        for i, made in maps:
+            args[i] = TensorMap(tensors[made.name], *made[1:])
+        compiled(*args, **how)
+
+    return run
+
+
+def _library_product(out: str) -> Callable[[dict[str, Any]], None]:
+    """hidden @ w_down without a copy of hidden, whose leading axes merge into two."""
+
+    def run(tensors: dict[str, Any]) -> None:
+        hidden, w_down = tensors["hidden"], tensors["w_down"]
+        model, rank = w_down.shape
+        rows = rows_of(tuple(hidden.shape), tuple(hidden.stride()), True)
+        if rows.number == rows.inner:
+            flat = hidden.as_strided((rows.number, model), (rows.inner_stride, rows.column))
+            torch.mm(flat, w_down, out=tensors[out].view(-1, rank))
+            return
+        outer = rows.number // rows.inner
+        batches = hidden.as_strided(
+            (outer, rows.inner, model), (rows.outer_stride, rows.inner_stride, rows.column)
         )
+        latents = tensors[out].view(outer, rows.inner, rank)
+        torch.bmm(batches, w_down.expand(outer, model, rank), out=latents)
 
-
-def _argument(arg: Any, tensors: dict[str, Any]) -> Any:
-    if type(arg) is str:
-        return tensors[arg]
-    if type(arg) is Map:
-        return TensorMap(tensors[arg.name], *arg[1:])
-    return arg
-
-
-def _library_product(hidden: torch.Tensor, w_down: torch.Tensor, out: torch.Tensor) -> None:
-    """``out`` = hidden @ w_down, without a copy of hidden, whose leading axes merge into two."""
-    model, rank = w_down.shape
-    rows = rows_of(tuple(hidden.shape), tuple(hidden.stride()), True)
-    if rows.number == rows.inner:
-        flat = hidden.as_strided((rows.number, model), (rows.inner_stride, rows.column))
-        torch.mm(flat, w_down, out=out.view(-1, rank))
-        return
-    outer = rows.number // rows.inner
-    batches = hidden.as_strided(
-        (outer, rows.inner, model), (rows.outer_stride, rows.inner_stride, rows.column)
-    )
-    torch.bmm(batches, w_down.expand(outer, model, rank), out=out.view(outer, rows.inner, rank))
+    return run
 
 
 def explain_cuda(

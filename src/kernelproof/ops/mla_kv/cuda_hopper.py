@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 
-from kernelproof.ops.mla_kv.cuda_operands import C_TYPES, Operands, Weight, packed_sizes
+from kernelproof.ops.mla_kv.cuda_operands import (
+    C_TYPES,
+    NO_SIDE,
+    Operands,
+    Rows,
+    Side,
+    Weight,
+    down_side,
+    packed_sizes,
+)
 from kernelproof.ops.mla_kv.cuda_steps import (
     Device,
     Launch,
@@ -47,15 +58,96 @@ def _map(name: str, w: Weight, size: int, depth: int) -> Map:
     head = (w.head if heads > 1 else 8) * size
     if w.along_depth:
         return Map(name, (w.rows, width, heads), (w.column * size, head), (depth, 64, 1))
-    return Map(name, (width, heads, w.rows), (head, w.row * size), (64, 1, depth))
+    # A block of the decode kernel reads 128 bytes of a row, one of wgmma more.
+    promotion = 128 if depth == 32 else 256
+    return Map(
+        name, (width, heads, w.rows), (head, w.row * size), (64, 1, depth), promotion=promotion
+    )
 
 
 def _ends(n: Operands) -> tuple[str | None, ...]:
     return ("k_pe" if n.rope else None, "out0", "out0" if n.layout == "stacked" else "out1")
 
 
-def prefill(n: Operands, device: Device, asked: bool = False) -> Plan | None:
-    """mla_kv_wgmma after the matrix library, or None where it does not fit."""
+class Wgmma(NamedTuple):
+    """One product by mla_kv_wgmma: operands by name, and what `packed_sizes` takes.
+
+    ``norm``: 0, 1 to multiply by norm_weight and sum squares, 2 to divide by the roots of the sums.
+    """
+
+    x_map: Map
+    maps: tuple[Map, Map]
+    folds: tuple[int, int]
+    k_major: bool
+    rows: Rows
+    depth: int
+    sides: tuple[Side, Side]
+    outs: tuple[str, str]
+    k_pe: Rows | None
+    early: bool
+    norm: int
+
+
+def wgmma(n: Operands, device: Device, product: Wgmma, cluster: int = 1) -> Launch:
+    counts = tile_counts(n.tokens, product.sides, _WGMMA_TILE)
+    sizes = packed_sizes(
+        product.rows, product.depth, product.depth, product.sides, counts, n.size, product.k_pe
+    )
+    flags = ", ".join(str(flag).lower() for flag in (product.k_major, product.early))
+    name = (
+        f"mla_kv_wgmma<{C_TYPES[n.dtype]}, {_WGMMA_STAGES}, {_WGMMA_SKEW}, {cluster}, {flags}, "
+        f"{product.norm}>"
+    )
+    k_pe = "k_pe" if product.k_pe is not None else None
+    norm = (
+        "norm_weight" if product.norm == 1 else None, "squares" if product.norm else None,
+        ceil_div(n.rank, _WGMMA_TILE[1]), n.rank, float(n.epsilon),
+    )  # fmt: skip
+    args = (product.x_map, *product.maps, *product.outs, k_pe, sizes, *product.folds, *norm)
+    tiles = ceil_div(counts[0], cluster) * (counts[1] + counts[2])
+    grid = cluster * min(device.multiprocessors // cluster, tiles)
+    shared = _WGMMA_STAGES * 48 * 1024 + 8 * 4096 + 1024
+    return Launch("kernel_wgmma.cu", name, args, grid, 384, shared, cluster=cluster)
+
+
+def _own_down(n: Operands, device: Device) -> Wgmma | None:
+    """The down-projection by mla_kv_wgmma, or None where it does not fit."""
+    rows = n.hidden
+    one_stride = rows.number == rows.inner or rows.number == 1
+    if not (one_stride and rows.wide(n.size) and n.down.wide(n.size)):
+        return None
+    if n.norm and n.dtype != torch.bfloat16:
+        return None  # latents before their norm may be too large for float16
+    weight = _map("w_down", n.down, n.size, 64)
+    x_map = Map("hidden", (n.model, n.tokens), (rows.inner_stride * n.size,), (64, _WGMMA_TILE[0]))
+    return Wgmma(
+        x_map, (weight, weight), (n.rank, n.rank), n.down.along_depth, rows, n.model,
+        (down_side(n), NO_SIDE), ("latent", "latent"), None, False, 1 if n.norm else 0,
+    )  # fmt: skip
+
+
+def _down_fills(n: Operands, device: Device) -> bool:
+    """Whether tiles of the down-projection keep nearly all multiprocessors busy."""
+    tiles = ceil_div(n.tokens, _WGMMA_TILE[0]) * ceil_div(n.rank, _WGMMA_TILE[1])
+    room = ceil_div(tiles, device.multiprocessors) * device.multiprocessors
+    used = n.tokens * n.rank / (_WGMMA_TILE[0] * _WGMMA_TILE[1])
+    return used >= 0.85 * room
+
+
+def prefill(
+    n: Operands,
+    device: Device,
+    asked: bool = False,
+    cluster: int = 1,
+    own_down: bool | None = None,
+) -> Plan | None:
+    """Two products of many tokens, the second by mla_kv_wgmma; None where it does not fit.
+
+    Args:
+        asked: also for few tokens.
+        own_down: whether the first is by mla_kv_wgmma as well, with the norm in both; else the
+            matrix library does it, and mla_kv_latent the norm.
+    """
     if device.capability[0] != 9 or n.dtype not in _SIXTEEN or n.rank % 8 or not n.rank:
         return None
     if n.tokens < _WGMMA_TOKENS and not asked:
@@ -63,26 +155,34 @@ def prefill(n: Operands, device: Device, asked: bool = False) -> Plan | None:
     maps = _maps(n, 64)
     if maps is None or not all(side.out_aligned(n.size) for side in n.sides()):
         return None
-    counts = tile_counts(n.tokens, n.sides(), _WGMMA_TILE)
-    rows = n.hidden._replace(number=n.tokens)
-    sizes = packed_sizes(rows, n.rank, n.rank, n.sides(), counts, n.size, n.k_pe)
+    down = _own_down(n, device) if own_down or own_down is None else None
+    if down is None and own_down:
+        return None
+    if down is not None and own_down is None and not _down_fills(n, device):
+        down = None
     x_map = Map("latent", (n.rank, n.tokens), (n.rank * n.size,), (64, _WGMMA_TILE[0]))
-    k_major = str(n.up[0].along_depth).lower()
-    name = f"mla_kv_wgmma<{C_TYPES[n.dtype]}, {_WGMMA_STAGES}, {_WGMMA_SKEW}, {k_major}>"
-    k_pe, *outs = _ends(n)
-    args = (x_map, *maps[0], *outs, k_pe, sizes, *maps[1])
-    grid = min(device.multiprocessors, counts[0] * (counts[1] + counts[2]))
-    shared = _WGMMA_STAGES * 48 * 1024 + 8 * 4096 + 1024
-    up = Launch("kernel_wgmma.cu", name, args, grid, 384, shared)
-    scratch = [("latent", n.tokens * n.rank, n.dtype)]
-    steps: tuple[Launch | Library, ...] = (Library("latent"), up)
-    if n.norm:
-        scratch.append(("partial", n.tokens * n.rank, n.dtype))
-        steps = (Library("partial"), latent_launch(n, 1, n.dtype, n.dtype), up)
-    return Plan(
-        "wgmma", steps, tuple(scratch),
-        "many tokens: the library's product, then wgmma with overlapped writes",
+    outs = ("out0", "out0" if n.layout == "stacked" else "out1")
+    up = Wgmma(
+        x_map, *maps, n.up[0].along_depth, n.hidden, n.rank, n.sides(), outs, n.k_pe, True,
+        2 if n.norm and down is not None else 0,
     )  # fmt: skip
+    last = wgmma(n, device, up, cluster)
+    count = n.tokens * n.rank
+    scratch = [("latent", count, n.dtype)]
+    if down is not None:
+        if n.norm:
+            squares = ceil_div(n.rank, _WGMMA_TILE[1]) * n.tokens
+            scratch.append(("squares", squares, torch.float32))
+        steps: tuple[Launch | Library, ...] = (wgmma(n, device, down, cluster), last)
+        why = "many tokens: wgmma for both products, results written while others are formed"
+        return Plan("wgmma", steps, tuple(scratch), why)
+    if n.norm:
+        scratch.append(("partial", count, n.dtype))
+        steps = (Library("partial"), latent_launch(n, 1, n.dtype, n.dtype), last)
+    else:
+        steps = (Library("latent"), last)
+    why = "many tokens: the library's product, then wgmma with overlapped writes"
+    return Plan("wgmma", steps, tuple(scratch), why)
 
 
 def _decode_slots(n: Operands, splits: int, latents: int) -> tuple[int, int]:

@@ -298,7 +298,7 @@ def mma(
     if n.dtype == torch.float64 or not n.rank or device.capability < (8, 0):
         return None
     down, up = _products(n)
-    tiles = TILES_32 if n.dtype == torch.float32 else TILES_16
+    tiles: tuple[Tile, ...] = TILES_32 if n.dtype == torch.float32 else TILES_16
     if not all(part.wide(n.size) for part in (n.hidden, n.down, *n.up)):
         tiles = tiles[1:]  # the values of a larger tile on their way do not fit into registers
     tile = down_tile or choose_tile(tiles, n.tokens, n.rank, device)

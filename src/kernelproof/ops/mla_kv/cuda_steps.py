@@ -19,6 +19,8 @@ class Map(NamedTuple):
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
     box: tuple[int, ...]
+    swizzle: int = 128
+    promotion: int = 256
 
 
 class Launch(NamedTuple):
@@ -33,6 +35,7 @@ class Launch(NamedTuple):
     block: int
     shared: int = 0
     cooperative: bool = False
+    cluster: int = 1
 
     def described(self) -> str:
         return f"{self.name}, {self.grid} blocks of {self.block} threads"

@@ -67,6 +67,39 @@ __device__ __forceinline__ void load_box(unsigned to, const TensorMap* map, int 
       : "memory");
 }
 
+// The same into every block of the cluster that `blocks` has a bit for, at the same place.
+__device__ __forceinline__ void load_box_to(unsigned to, const TensorMap* map, int x, int y, int z,
+                                            unsigned barrier, unsigned short blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
+      "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "h"(blocks)
+      : "memory");
+}
+
+__device__ __forceinline__ unsigned cluster_rank() {
+  unsigned rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
+// All threads of the cluster. Orders nothing but what fences have ordered.
+__device__ __forceinline__ void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;\n\tbarrier.cluster.wait.aligned;" ::
+                   : "memory");
+}
+
+__device__ __forceinline__ void barrier_arrive_at(unsigned barrier, unsigned rank) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
+      "}" ::"r"(barrier),
+      "r"(rank)
+      : "memory");
+}
+
 __device__ __forceinline__ void store_matrices(unsigned to, unsigned r0, unsigned r1, unsigned r2,
                                                unsigned r3) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),

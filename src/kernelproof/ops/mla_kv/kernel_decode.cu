@@ -130,6 +130,7 @@ struct DecodeShape {
   static constexpr int depth_warps = kWorkers / COLUMN_WARPS;
   static constexpr int up_rows = RANK / depth_warps, up_steps = up_rows / 32;
   static_assert(up_rows % 32 == 0, "a warp takes 32 rows at a time");
+  static constexpr bool one_tile = depth_warps > 1;  // a block has one at most
   static_assert(down_slots < SLOTS, "w_up needs a slot");
   static constexpr int columns = 64 * COLUMN_WARPS;
   static constexpr int latent_pitch = RANK * 2 + 64;  // bytes; the 64 spread tokens over the banks
@@ -172,29 +173,28 @@ __global__ void __launch_bounds__(kThreads, 1)
     wait_for_previous_kernel();
     if (lane < kWorkers) {
       const unsigned my_full = full + 8 * SLOTS * lane, my_empty = empty + 8 * SLOTS * lane;
+      const unsigned my_slots = base + lane * SLOTS * kSlotBytes;
       const int row0 = lane / COLUMN_WARPS * S::up_rows;
-      int q = 0;
-      for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+      int q0 = 0;
+      for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x, q0 += S::up_steps) {
         const bool second = tile >= a.tiles0;
         const int fold = second ? fold1 : fold0;
-        const int n =
-            (second ? tile - a.tiles0 : tile) * S::columns + lane % COLUMN_WARPS * 64;
+        const int n = (second ? tile - a.tiles0 : tile) * S::columns + lane % COLUMN_WARPS * 64;
         const int head = n / fold, d = n - head * fold;
         const TensorMap* map = second ? &w1_map : &w0_map;
-        for (int s = 0; s < S::up_steps; ++s, ++q) {
+#pragma unroll
+        for (int s = 0; s < S::up_steps; ++s) {
           // Copies 0, 1, ... take the slots from the first that the down-projection leaves free.
-          const int slot = (q + S::down_slots) % SLOTS;
-          if (q >= WINDOW) {
-            const int p = q - WINDOW + S::down_slots;
-            barrier_wait(my_full + 8 * (p % SLOTS),
+          const int q = q0 + s, slot = (q + S::down_slots) % SLOTS;
+          if (q >= WINDOW)
+            barrier_wait(my_full + 8 * ((q - WINDOW + S::down_slots) % SLOTS),
                          (q - WINDOW) / SLOTS & 1);
-          }
           if (q >= SLOTS - S::down_slots && q < SLOTS) barrier_wait(first_done, 0);
           if (q >= SLOTS) barrier_wait(my_empty + 8 * slot, (q / SLOTS - 1) & 1);
           barrier_expect(my_full + 8 * slot, kSlotBytes);
-          load_box(base + (lane * SLOTS + slot) * kSlotBytes, map, d, head, row0 + 32 * s,
-                   my_full + 8 * slot);
+          load_box(my_slots + slot * kSlotBytes, map, d, head, row0 + 32 * s, my_full + 8 * slot);
         }
+        if constexpr (S::one_tile) break;  // the numbers of copies are constants then
       }
     }
     return;
@@ -424,11 +424,12 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   const int column_warp = warp % COLUMN_WARPS, depth_warp = warp / COLUMN_WARPS;
   const unsigned my_full = full + 8 * SLOTS * warp, my_empty = empty + 8 * SLOTS * warp;
-  int q = 0;
-  for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+  int q0 = 0;
+  for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x, q0 += S::up_steps) {
     clear(sum);
 #pragma unroll
-    for (int s = 0; s < S::up_steps; ++s, ++q) {
+    for (int s = 0; s < S::up_steps; ++s) {
+      const int q = q0 + s;
       unsigned b[2][NT][2];
 #pragma unroll
       for (int n = 0; n < NT; ++n) {
@@ -447,15 +448,17 @@ __global__ void __launch_bounds__(kThreads, 1)
         const int row = i / 4 * 16 + 2 * t + i % 2 + i / 2 % 2 * 8;
         w[i] = load_shared(ring + slot * kSlotBytes + row * 128 + ((g ^ (row & 7)) << 4));
       }
-      __syncwarp();
-      if (lane == 0) barrier_arrive(my_empty + 8 * slot);
+      if (!S::one_tile || s + SLOTS < S::up_steps) {  // there will be another copy
+        __syncwarp();
+        if (lane == 0) barrier_arrive(my_empty + 8 * slot);
+      }
       multiply_rows<T>(sum, w, b[0]);
       multiply_rows<T>(sum, w + 4, b[1]);
     }
     const bool second = tile >= a.tiles0;
     const Side& side = a.side[second];
     const int tile0 = (second ? tile - a.tiles0 : tile) * S::columns;
-    if constexpr (S::depth_warps > 1) {  // a block has one tile then, so the slots are free
+    if constexpr (S::one_tile) {  // all slots are free
       float4* const exchange = reinterpret_cast<float4*>(slots);
       workers_sync();
       if (depth_warp > 0) {
@@ -495,6 +498,6 @@ __global__ void __launch_bounds__(kThreads, 1)
         }
     }
     if (!second) append_rope(a, k_pe, out0, 0, tokens, tile0, S::columns, tid, 256);
-    if constexpr (S::depth_warps > 1) break;
+    if constexpr (S::one_tile) break;
   }
 }

@@ -28,12 +28,12 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
   const int k_end = static_cast<int>(min(a.depth, k_begin + a.split_depth));
 
   constexpr int stage = S::x_size + S::w_size;
-  TokenLoader<S> loader(tokens, a, first, count);
-  WeightLoader<S> weights(w, side, n0);
+  TokenLoader<S> loader(tokens, a, first, count, k_begin);
+  WeightLoader<S> weights(w, side, n0, k_begin);
   if constexpr (EARLY && WIDE_W) {
     for (int s = 0; s < STAGES - 1; ++s)
       if (k_begin + s * BK < k_end)
-        weights.fetch(ring + s * stage + S::x_size, k_begin + s * BK, k_end);
+        weights.fetch(ring + s * stage + S::x_size, k_begin + (s + 1) * BK <= k_end, k_end);
   }
   if (EARLY) wait_for_previous_kernel();
   let_next_kernel_start();
@@ -84,10 +84,11 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
   const int model = static_cast<int>(a.depth), rank = down.columns;
 
   {
-    TokenLoader<S> loader(hidden, a, first, count);
+    TokenLoader<S> loader(hidden, a, first, count, 0);
     MmaTile<S> block;
     for (int r0 = 0; r0 < rank; r0 += BN) {
-      WeightLoader<S> weights(w_down, down, r0);
+      WeightLoader<S> weights(w_down, down, r0, 0);
+      loader.rewind(0);
       block.clear();
       block.template product<true>(ring, stage, S::x_size, &loader, weights, nullptr, 0, 0, model,
                                    false);
@@ -125,7 +126,7 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
     const Side& side = a.side[second];
     const T* const w = second ? w_up_v : w_up_k;
     const int n0 = (second ? tile - a.tiles0 : tile) * BN;
-    WeightLoader<U> weights(w, side, n0);
+    WeightLoader<U> weights(w, side, n0, 0);
     MmaTile<U> block;
     block.clear();
     block.template product<false>(ring, stage, S::x_size, nullptr, weights, latents, latent_pitch, 0,

@@ -1,4 +1,4 @@
-// The up-projection of many tokens on Hopper: 16-bit, wgmma, tensor maps.
+// A product of many tokens on Hopper: 16-bit, wgmma, tensor maps.
 //
 // A block takes tiles of 128 tokens x 256 columns in turn, of both weights. One warpgroup loads and
 // two multiply, 64 tokens each. The second of these starts SKEW steps after the first, and so they
@@ -26,25 +26,40 @@ __device__ __forceinline__ unsigned packed(float a, float b, __nv_bfloat16) {
 // x_map: (depth, token). w_map: (column of a head, head, depth), or K_MAJOR: (depth, column of a
 // head, head), where `fold` columns make a head. All maps have boxes of 64 x 64 elements, that of
 // tokens 64 x 128, with the 128-byte swizzle.
-template <typename T, int STAGES, int SKEW, bool K_MAJOR>
+// CLUSTER: 2 has pairs of blocks take neighbouring tiles of tokens, and each load half of the
+// weights for both.
+// EARLY: the previous kernel in the stream does not write the weights, so they are read at once.
+// NORM: what is done of an RMS norm between two products. kNormFirst: results are multiplied by
+// norm_weight, and `squares` [column tile][token] gets the sum of squares of what they were before.
+// kNormSecond: the results of a token are divided by the root of epsilon plus the mean of its
+// `square_tiles` sums in `squares`, over `rank` values.
+constexpr int kNormFirst = 1, kNormSecond = 2;
+
+template <typename T, int STAGES, int SKEW, int CLUSTER, bool K_MAJOR, bool EARLY, int NORM>
 __global__ void __launch_bounds__(384, 1)
     mla_kv_wgmma(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w0_map,
                  const __grid_constant__ TensorMap w1_map, T* out0, T* out1, const T* k_pe,
-                 const __grid_constant__ Sizes a, int fold0, int fold1) {
+                 const __grid_constant__ Sizes a, int fold0, int fold1, const T* norm_weight,
+                 float* squares, int square_tiles, int rank_of_norm, float epsilon) {
   extern __shared__ unsigned char memory[];
   __shared__ __align__(8) unsigned long long barriers[2 * STAGES];
   const unsigned base = (shared_offset(memory) + 1023) & ~1023u;
   const unsigned full = shared_offset(barriers), empty = full + 8 * STAGES;
+  const unsigned rank = CLUSTER > 1 ? cluster_rank() : 0;
   const int group = threadIdx.x / 128;
   if (threadIdx.x == 0) {
     for (int s = 0; s < STAGES; ++s) {
       barrier_init(full + 8 * s, 1);
-      barrier_init(empty + 8 * s, 2);
+      barrier_init(empty + 8 * s, 2 * CLUSTER);
     }
     barrier_init_done();
   }
   __syncthreads();
-  const int columns = a.tiles0 + a.tiles1, tiles = a.token_tiles * columns;
+  if (CLUSTER > 1) cluster_sync();
+  // A tile here is that of a cluster.
+  const int rows = (a.token_tiles + CLUSTER - 1) / CLUSTER;
+  const int tiles = rows * (a.tiles0 + a.tiles1);
+  const int tile0 = blockIdx.x / CLUSTER, tile_step = gridDim.x / CLUSTER;
   const int steps = static_cast<int>((a.depth + kDepth - 1) / kDepth);
 
   if (group == 0) {
@@ -53,51 +68,65 @@ __global__ void __launch_bounds__(384, 1)
       prefetch_map(&x_map);
       prefetch_map(&w0_map);
       prefetch_map(&w1_map);
-      auto load_weights = [&](int tile, int step, int stage) {
-        const int c = tile / a.token_tiles;
+      constexpr int boxes = kColumns / 64 / CLUSTER;
+      const TensorMap* map = nullptr;
+      int d[boxes], head[boxes];
+      auto take_tile = [&](int tile) {
+        const int c = tile / rows;
         const bool second = c >= a.tiles0;
-        const TensorMap* map = second ? &w1_map : &w0_map;
         const int fold = second ? fold1 : fold0;
-        const int n0 = (second ? c - a.tiles0 : c) * kColumns;
-        const unsigned to = base + stage * kStageBytes + kTokenBytes;
+        map = second ? &w1_map : &w0_map;
 #pragma unroll
-        for (int i = 0; i < kColumns / 64; ++i) {
-          const int n = n0 + 64 * i, head = n / fold, d = n - head * fold;
-          if (K_MAJOR)
-            load_box(to + i * 8192, map, step * kDepth, d, head, full + 8 * stage);
+        for (int i = 0; i < boxes; ++i) {
+          const int n = (second ? c - a.tiles0 : c) * kColumns + 64 * (rank * boxes + i);
+          head[i] = n / fold;
+          d[i] = n - head[i] * fold;
+        }
+      };
+      auto load_weights = [&](int step, int stage) {
+        const unsigned to = base + stage * kStageBytes + kTokenBytes + rank * (boxes * 8192);
+        const unsigned barrier = full + 8 * stage;
+#pragma unroll
+        for (int i = 0; i < boxes; ++i) {
+          const int x = K_MAJOR ? step * kDepth : d[i], y = K_MAJOR ? d[i] : head[i];
+          const int z = K_MAJOR ? head[i] : step * kDepth;
+          if constexpr (CLUSTER > 1)
+            load_box_to(to + i * 8192, map, x, y, z, barrier, (1 << CLUSTER) - 1);
           else
-            load_box(to + i * 8192, map, d, head, step * kDepth, full + 8 * stage);
+            load_box(to + i * 8192, map, x, y, z, barrier);
         }
       };
-      auto load_tokens = [&](int tile, int step, int stage) {
-        load_box(base + stage * kStageBytes, &x_map, step * kDepth,
-                 tile % a.token_tiles * kTokens, full + 8 * stage);
-      };
-      // Weights are not written by the previous kernel, tokens are.
-      int early = 0;
-      for (int tile = blockIdx.x; tile < tiles && early < STAGES; tile += gridDim.x)
-        for (int step = 0; step < steps && early < STAGES; ++step, ++early) {
-          barrier_expect(full + 8 * early, kStageBytes);
-          load_weights(tile, step, early);
+      if (!EARLY) wait_for_previous_kernel();
+      const int early = min(STAGES, steps);
+      if (tile0 < tiles) {
+        take_tile(tile0);
+        for (int s = 0; s < early; ++s) {
+          barrier_expect(full + 8 * s, kStageBytes);
+          load_weights(s, s);
         }
-      wait_for_previous_kernel();
+      }
+      if (EARLY) wait_for_previous_kernel();
       let_next_kernel_start();
-      int it = 0;
-      for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x)
+      int stage = 0, parity = 1, it = 0;
+      for (int tile = tile0; tile < tiles; tile += tile_step) {
+        const int token = (tile % rows * CLUSTER + static_cast<int>(rank)) * kTokens;
+        if (it > 0) take_tile(tile);
         for (int step = 0; step < steps; ++step, ++it) {
-          const int stage = it % STAGES;
           if (it >= early) {
-            barrier_wait(empty + 8 * stage, (it / STAGES & 1) ^ 1);
+            barrier_wait(empty + 8 * stage, parity);
             barrier_expect(full + 8 * stage, kStageBytes);
-            load_weights(tile, step, stage);
+            load_weights(step, stage);
           }
-          load_tokens(tile, step, stage);
+          load_box(base + stage * kStageBytes, &x_map, step * kDepth, token, full + 8 * stage);
+          if (++stage == STAGES) stage = 0, parity ^= 1;
         }
+      }
     } else if (threadIdx.x >= 32 && a.rope != 0) {
       wait_for_previous_kernel();
-      for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-        const int c = tile / a.token_tiles;
-        const int64 first = static_cast<int64>(tile % a.token_tiles) * kTokens;
+      for (int tile = tile0; tile < tiles; tile += tile_step) {
+        const int c = tile / rows;
+        const int64 first =
+            static_cast<int64>(tile % rows * CLUSTER + static_cast<int>(rank)) * kTokens;
         const int count = static_cast<int>(min(static_cast<int64>(kTokens), a.tokens - first));
         if (c < a.tiles0)
           append_rope(a, k_pe, out0, first, count, c * kColumns, kColumns, threadIdx.x - 32, 96);
@@ -107,16 +136,22 @@ __global__ void __launch_bounds__(384, 1)
     asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
     wait_for_previous_kernel();
     const int consumer = group - 1, lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
-    const unsigned staged =
-        base + STAGES * kStageBytes + (consumer * 4 + warp) * kStagedBytes;
-    if (consumer == 1 && SKEW > 0) asm volatile("bar.sync 1, 256;" ::: "memory");
+    const unsigned staged = base + STAGES * kStageBytes + (consumer * 4 + warp) * kStagedBytes;
+    if (consumer == 1 && SKEW > 0 && tile0 < tiles) asm volatile("bar.sync 1, 256;" ::: "memory");
     const int skew = min(SKEW, steps);
-    int it = 0;
+    auto release = [&](int stage) {
+      const int thread = threadIdx.x % 128;
+      if (CLUSTER > 1) {
+        if (thread < CLUSTER) barrier_arrive_at(empty + 8 * stage, thread);
+      } else if (thread == 0) {
+        barrier_arrive(empty + 8 * stage);
+      }
+    };
+    int stage = 0, parity = 0, last = 0, it = 0;
     float d[kColumns / 2];
-    for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-      for (int step = 0; step < steps; ++step, ++it) {
-        const int stage = it % STAGES;
-        barrier_wait(full + 8 * stage, it / STAGES & 1);
+    for (int tile = tile0; tile < tiles; tile += tile_step) {
+      for (int step = 0; step < steps; ++step) {
+        barrier_wait(full + 8 * stage, parity);
         const unsigned x = base + stage * kStageBytes + consumer * (64 * 128);
         const unsigned w = base + stage * kStageBytes + kTokenBytes;
         product_fence();
@@ -129,21 +164,56 @@ __global__ void __launch_bounds__(384, 1)
         product_commit();
         if (step > 0) {
           product_wait<1>();
-          if (threadIdx.x % 128 == 0) barrier_arrive(empty + 8 * ((it - 1) % STAGES));
+          release(last);
         }
-        if (SKEW > 0 && consumer == 0 && it + 1 == skew) asm volatile("bar.arrive 1, 256;" ::: "memory");
+        if (SKEW > 0 && consumer == 0 && ++it == skew) asm volatile("bar.arrive 1, 256;" ::: "memory");
+        last = stage;
+        if (++stage == STAGES) stage = 0, parity ^= 1;
       }
       product_wait<0>();
       product_ready(d);
-      if (threadIdx.x % 128 == 0) barrier_arrive(empty + 8 * ((it - 1) % STAGES));
+      release(last);
 
-      const int c = tile / a.token_tiles;
+      const int c = tile / rows;
       const bool second = c >= a.tiles0;
       const Side& side = a.side[second];
       const int n0 = (second ? c - a.tiles0 : c) * kColumns;
       const int64 first =
-          static_cast<int64>(tile % a.token_tiles) * kTokens + consumer * 64 + warp * 16;
+          static_cast<int64>(tile % rows * CLUSTER + static_cast<int>(rank)) * kTokens +
+          consumer * 64 + warp * 16;
       const int count = static_cast<int>(max(min(static_cast<int64>(16), a.tokens - first), 0ll));
+      // This lane has columns 8 i + 2 (lane % 4) and the next one of rows lane / 4 and 8 more.
+      if constexpr (NORM == kNormFirst) {
+        float square[2] = {0.0f, 0.0f};
+#pragma unroll
+        for (int i = 0; i < kColumns / 8; ++i)
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+            const int n = n0 + 8 * i + lane % 4 * 2 + j % 2;
+            square[j / 2] += d[4 * i + j] * d[4 * i + j];
+            d[4 * i + j] *= n < side.columns ? widen(norm_weight[n]) : 0.0f;
+          }
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          square[j] += __shfl_xor_sync(~0u, square[j], 1);
+          square[j] += __shfl_xor_sync(~0u, square[j], 2);
+          const int row = lane / 4 + 8 * j;
+          if (lane % 4 == 0 && row < count) squares[n0 / kColumns * a.tokens + first + row] = square[j];
+        }
+      }
+      if constexpr (NORM == kNormSecond) {
+        float scale[2];
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          const int row = lane / 4 + 8 * j;
+          float square = 0.0f;
+          if (row < count)
+            for (int i = 0; i < square_tiles; ++i) square += squares[i * a.tokens + first + row];
+          scale[j] = 1.0f / sqrtf(square / rank_of_norm + epsilon);
+        }
+#pragma unroll
+        for (int i = 0; i < kColumns / 2; ++i) d[i] *= scale[i / 2 % 2];
+      }
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         __syncwarp();
@@ -171,5 +241,9 @@ __global__ void __launch_bounds__(384, 1)
         }
       }
     }
+  }
+  if (CLUSTER > 1) {  // nobody leaves while the other may still write here
+    __syncwarp();
+    cluster_sync();
   }
 }

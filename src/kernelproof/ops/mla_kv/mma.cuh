@@ -14,6 +14,11 @@ __device__ __forceinline__ unsigned shared_address(const void* p) {
   return static_cast<unsigned>(__cvta_generic_to_shared(p));
 }
 
+__device__ __forceinline__ void copy_16(void* to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from)
+               : "memory");
+}
+
 // 16 bytes, of which the last 16 - bytes become zeros.
 __device__ __forceinline__ void copy_16(void* to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)),
@@ -72,7 +77,7 @@ __device__ __forceinline__ void split(unsigned x, unsigned& high, unsigned& low)
 // Copies into shared memory
 // ------------------------------------------------------------------------------------------------
 
-// ROWS x COLUMNS elements of a matrix whose columns are contiguous in shared memory.
+// Which elements of a ROWS x COLUMNS matrix, columns contiguous in shared memory, a thread copies.
 // WIDE: 16 bytes at a time, asynchronously; else single elements, through registers.
 template <typename T, int ROWS, int COLUMNS, int PITCH, int THREADS, bool WIDE>
 struct Copy {
@@ -88,20 +93,20 @@ struct Copy {
   __device__ static bool has(int i) {
     return ROWS % row_step == 0 || i + 1 < loads || row(i) < ROWS;
   }
-  // from(i): where the thread's elements of row(i) are; count(i): how many of them exist (<= piece).
-  template <typename From, typename Count>
-  __device__ void fetch(T* shared, From from, Count count, const T* anything) {
-#pragma unroll
-    for (int i = 0; i < loads; ++i) {
-      if (!has(i)) continue;
-      const int n = count(i);
-      if constexpr (WIDE) {
-        copy_16(shared + row(i) * PITCH + column(), n > 0 ? from(i) : anything,
-                n > 0 ? min(n, piece) * static_cast<int>(sizeof(T)) : 0);
-      } else {
-        value[i] = n > 0 ? *from(i) : T(0.0f);
-      }
-    }
+  // All 16 bytes at `from` exist.
+  __device__ void fetch_whole(T* shared, int i, const T* from) {
+    if constexpr (WIDE)
+      copy_16(shared + row(i) * PITCH + column(), from);
+    else
+      value[i] = *from;
+  }
+  // `count` elements at `from` exist, which may be none; the others become zeros.
+  __device__ void fetch_part(T* shared, int i, const T* from, int count, const T* anything) {
+    if constexpr (WIDE)
+      copy_16(shared + row(i) * PITCH + column(), count > 0 ? from : anything,
+              count > 0 ? min(count, piece) * static_cast<int>(sizeof(T)) : 0);
+    else
+      value[i] = count > 0 ? *from : T(0.0f);
   }
   __device__ void store(T* shared) {
     if constexpr (!WIDE) {
@@ -142,66 +147,104 @@ struct MmaShape {
   __device__ static int warp_column() { return threadIdx.x / 32 % (BN / WN) * WN; }
 };
 
-// The tokens of a tile, from global memory.
+// The tokens of a tile, from global memory, a step after the other. Rows past the last token repeat
+// the first: what comes of them is not written.
 template <typename S>
 struct TokenLoader {
   typedef typename S::T T;
   typename S::CopyX copy;
-  const T* row[S::CopyX::loads];
+  const T* at[S::CopyX::loads];
   const T* data;
-  int64 column;
+  int64 column, next;
+  int k;
 
-  __device__ TokenLoader(const T* tokens, const Sizes& a, int64 first, int count)
-      : data(tokens), column(a.token_column) {
+  __device__ TokenLoader(const T* tokens, const Sizes& a, int64 first, int count, int k_begin)
+      : data(tokens), column(a.token_column), next(S::BK * a.token_column) {
+    k = k_begin + S::CopyX::column();
 #pragma unroll
     for (int i = 0; i < S::CopyX::loads; ++i) {
       const int r = S::CopyX::row(i);
-      row[i] = r < count
-                   ? tokens + token_start(first + r, a.inner, a.outer_stride, a.inner_stride)
-                   : nullptr;
+      at[i] = tokens + k * column +
+              token_start(first + (r < count ? r : 0), a.inner, a.outer_stride, a.inner_stride);
     }
   }
-  __device__ void fetch(T* to, int k0, int k_end) {
-    const int k = k0 + S::CopyX::column();
-    copy.fetch(
-        to, [&](int i) { return row[i] + k * column; },
-        [&](int i) { return row[i] != nullptr ? k_end - k : 0; }, data);
+  // Back to column k_begin.
+  __device__ void rewind(int k_begin) {
+    const int back = k - (k_begin + S::CopyX::column());
+    k -= back;
+#pragma unroll
+    for (int i = 0; i < S::CopyX::loads; ++i) at[i] -= back * column;
+  }
+  // `whole`: all BK terms exist.
+  __device__ void fetch(T* to, bool whole, int k_end) {
+    if (whole) {
+#pragma unroll
+      for (int i = 0; i < S::CopyX::loads; ++i)
+        if (S::CopyX::has(i)) copy.fetch_whole(to, i, at[i]);
+    } else {
+#pragma unroll
+      for (int i = 0; i < S::CopyX::loads; ++i)
+        if (S::CopyX::has(i)) copy.fetch_part(to, i, at[i], k_end - k, data);
+    }
+#pragma unroll
+    for (int i = 0; i < S::CopyX::loads; ++i) at[i] += S::WIDE_X ? S::BK : next;
+    k += S::BK;
   }
 };
 
-// The columns n0 .. n0 + BN - 1 of a weight.
+// The columns n0 .. n0 + BN - 1 of a weight, a step after the other. Columns that do not exist
+// repeat column n0: what comes of them is not written.
 template <typename S>
 struct WeightLoader {
   typedef typename S::T T;
   typename S::CopyW copy;
-  const T* start[S::K_MAJOR ? S::CopyW::loads : 1];
+  const T* at[S::K_MAJOR ? S::CopyW::loads : 1];
   const T* data;
-  int64 row;
-  int columns;  // of this thread's piece that exist
+  int64 row_step, next;
+  int k, columns;  // columns: of this thread's piece that exist
 
-  __device__ WeightLoader(const T* w, const Side& side, int n0) : data(w), row(side.row) {
+  __device__ WeightLoader(const T* w, const Side& side, int n0, int k_begin)
+      : data(w), row_step(S::CopyW::row_step * side.row), next(S::BK * side.row) {
+    const int64 row = side.row;
     if constexpr (S::K_MAJOR) {
+      k = k_begin + S::CopyW::column();
+      columns = S::CopyW::piece;
 #pragma unroll
       for (int i = 0; i < S::CopyW::loads; ++i) {
-        const int r = S::CopyW::row(i), n = n0 + r;
-        start[i] = r < S::BN && n < side.columns ? w + weight_column(side, n) : nullptr;
+        const int n = n0 + S::CopyW::row(i);
+        at[i] = w + k * row + weight_column(side, n < side.columns ? n : n0);
       }
     } else {
-      columns = side.columns - (n0 + S::CopyW::column());
-      start[0] = w + (columns > 0 ? weight_column(side, n0 + S::CopyW::column()) : 0);
+      k = k_begin + S::CopyW::row(0);
+      const int n = n0 + S::CopyW::column();
+      columns = n < side.columns ? side.columns - n : S::CopyW::piece;
+      at[0] = w + k * row + weight_column(side, n < side.columns ? n : n0);
     }
   }
-  __device__ void fetch(T* to, int k0, int k_end) {
-    if constexpr (S::K_MAJOR) {
-      const int k = k0 + S::CopyW::column();
-      copy.fetch(
-          to, [&](int i) { return start[i] + k * row; },
-          [&](int i) { return start[i] != nullptr ? k_end - k : 0; }, data);
+  __device__ const T* from(int i) const {
+    if constexpr (S::K_MAJOR)
+      return at[i];
+    else
+      return at[0] + i * row_step;
+  }
+  __device__ void fetch(T* to, bool whole, int k_end) {
+    if (whole && columns >= S::CopyW::piece) {
+#pragma unroll
+      for (int i = 0; i < S::CopyW::loads; ++i)
+        if (S::CopyW::has(i)) copy.fetch_whole(to, i, from(i));
     } else {
-      copy.fetch(
-          to, [&](int i) { return start[0] + (k0 + S::CopyW::row(i)) * row; },
-          [&](int i) { return k0 + S::CopyW::row(i) < k_end ? columns : 0; }, data);
+#pragma unroll
+      for (int i = 0; i < S::CopyW::loads; ++i) {
+        const int left = S::K_MAJOR                                ? k_end - k
+                         : k + i * S::CopyW::row_step < k_end ? columns
+                                                                   : 0;
+        if (S::CopyW::has(i)) copy.fetch_part(to, i, from(i), left, data);
+      }
     }
+#pragma unroll
+    for (int i = 0; i < (S::K_MAJOR ? S::CopyW::loads : 1); ++i)
+      at[i] += S::K_MAJOR && S::WIDE_W ? S::BK : next;
+    k += S::BK;
   }
 };
 
@@ -294,47 +337,48 @@ struct MmaTile {
   }
 
   // sum += tokens @ weights over k_begin .. k_end - 1, in steps through `ring`, whose stages have
-  // `stage` elements, those of the weights from `w_at` on. tokens(to, k0) fetches a step of tokens
-  // and store(to) puts it down, or, where STREAMED is false, `x` has all of them from k_begin on.
-  // `started`: the first STAGES - 1 steps of the weights have been fetched (WIDE_W only).
-  // All threads call it; it ends with a barrier.
+  // `stage` elements, those of the weights from `w_at` on. Where STREAMED is false, `x` has all
+  // tokens from k_begin on. `started`: the first STAGES - 1 steps of the weights have been fetched
+  // (WIDE_W only). All threads call it; it ends with a barrier.
   template <bool STREAMED>
   __device__ void product(T* ring, int stage, int w_at, TokenLoader<S>* tokens,
                           WeightLoader<S>& weights, const T* x, int x_pitch, int k_begin, int k_end,
                           bool started) {
     const int steps = (k_end - k_begin + S::BK - 1) / S::BK;
-    auto fetch = [&](int s, bool with_weights) {
-      T* const to = ring + s % S::STAGES * stage;
-      if constexpr (STREAMED) tokens->fetch(to, k_begin + s * S::BK, k_end);
-      if (with_weights) weights.fetch(to + w_at, k_begin + s * S::BK, k_end);
+    auto fetch = [&](int s, T* to, bool with_weights) {
+      const bool whole = k_begin + (s + 1) * S::BK <= k_end;
+      if constexpr (STREAMED) tokens->fetch(to, whole, k_end);
+      if (with_weights) weights.fetch(to + w_at, whole, k_end);
     };
-    auto store = [&](int s) {
-      T* const to = ring + s % S::STAGES * stage;
+    auto store = [&](T* to) {
       if constexpr (STREAMED) tokens->copy.store(to);
       weights.copy.store(to + w_at);
     };
     for (int s = 0; s < S::STAGES - 1; ++s) {
       if (s < steps) {
-        fetch(s, !started);
-        store(s);
+        fetch(s, ring + s * stage, !started);
+        store(ring + s * stage);
       }
       asm volatile("cp.async.commit_group;" ::: "memory");
     }
+    int now = 0, then = S::STAGES - 1;  // the stages that are read and filled
     for (int s = 0; s < steps; ++s) {
       asm volatile("cp.async.wait_group %0;" ::"n"(S::STAGES - 2) : "memory");
       __syncthreads();
-      const int ahead = s + S::STAGES - 1;
-      if (ahead < steps) fetch(ahead, true);
-      const T* const at = ring + s % S::STAGES * stage;
+      const bool more = s + S::STAGES - 1 < steps;
+      const T* const at = ring + now * stage;
 #pragma unroll
       for (int k = 0; k < S::BK; k += S::step) {
         if constexpr (STREAMED)
           multiply_step(at, S::x_pitch, k, at + w_at, k);
         else
           multiply_step(x, x_pitch, s * S::BK + k, at + w_at, k);
+        if (k == 0 && more) fetch(s + S::STAGES - 1, ring + then * stage, true);
       }
-      if (ahead < steps) store(ahead);
+      if (more) store(ring + then * stage);
       asm volatile("cp.async.commit_group;" ::: "memory");
+      now = now + 1 == S::STAGES ? 0 : now + 1;
+      then = then + 1 == S::STAGES ? 0 : then + 1;
     }
     asm volatile("cp.async.wait_group 0;" ::: "memory");
     __syncthreads();
