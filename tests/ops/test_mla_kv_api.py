@@ -108,6 +108,32 @@ def test_every_instruction_set(instructions: str, dtype: torch.dtype) -> None:
             close(tuple(found), exact(t, sizes, norm, rope), 64 if dtype == torch.float64 else 8)
 
 
+@pytest.mark.parametrize("instructions", [*cpu.INSTRUCTION_SETS, "native"])
+@pytest.mark.parametrize("tokens", [1, 2, 3])
+def test_few_tokens_with_linear_weights(instructions: str, tokens: int) -> None:
+    """Up to two tokens go without turning the weights; the same bits on any number of threads."""
+    if instructions not in cpu.instruction_sets():
+        pytest.skip(f"this CPU has no {instructions}")
+    before = torch.get_num_threads()
+    for sizes, dtype in itertools.product([*SIZES, (700, 300, 4, 150, 70, 6)], DTYPES[:2]):
+        _, rank, heads, k_dim, v_dim, _ = sizes
+        t = made(sizes, (tokens,), dtype)
+        both = t["packed"].t().contiguous().t().view(rank, heads, k_dim + v_dim)
+        found: list[Any] = []
+        try:
+            for threads in (1, 2):
+                torch.set_num_threads(threads)
+                found.append(cpu.project_cpu(
+                    t["hidden"], t["w_down"].t().contiguous().t(), both[..., :k_dim],
+                    both[..., k_dim:], kv_heads=heads, norm_weight=t["norm_weight"],
+                    k_pe=t["k_pe"], layout="split", instructions=instructions,
+                ))  # fmt: skip
+        finally:
+            torch.set_num_threads(before)
+        assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+        assert shares_of_bound(found[0], t, sizes, True, "strict") <= 1
+
+
 def test_an_instruction_set_that_is_not_there() -> None:
     t = made()
     with pytest.raises(UnsupportedError, match="'avx1024' is not among this CPU's"):

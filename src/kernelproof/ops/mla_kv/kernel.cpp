@@ -317,6 +317,49 @@ void all_tokens(int64_t tokens, int64_t depth, const Sum<T>* const* rows, int64_
     register_tile<T, 1, VECTORS>(depth, rows, offset, step, panel, pitch, to, at);
 }
 
+// COLUMNS sums of `depth` terms, columns `step` apart, each one's terms neighbours. Lanes add up at
+// most kDepth terms before they are put aside, so that errors stay as small as in the tile.
+template <class S, int COLUMNS>
+inline void dots(const S* token, const S* columns, int64_t step, int64_t depth, S* sums) {
+  constexpr int64_t lanes = kLanes<S>;
+  Vector<S> total[COLUMNS] = {};
+  int64_t k = 0;
+  while (k + lanes <= depth) {
+    Vector<S> part[COLUMNS] = {};
+    const int64_t end = std::min(depth, k + kDepth * lanes);
+    for (; k + lanes <= end; k += lanes) {
+      const Vector<S> x = load(token + k);
+#pragma GCC unroll 4
+      for (int j = 0; j < COLUMNS; ++j) part[j] += x * load(columns + j * step + k);
+    }
+    for (int j = 0; j < COLUMNS; ++j) total[j] += part[j];
+  }
+  for (int j = 0; j < COLUMNS; ++j) {
+    S values[lanes];
+    std::memcpy(values, &total[j], sizeof values);
+    for (int64_t n = lanes / 2; n > 0; n /= 2)
+      for (int64_t i = 0; i < n; ++i) values[i] += values[i + n];
+    for (int64_t i = k; i < depth; ++i) values[0] += token[i] * columns[j * step + i];
+    sums[j] = values[0];
+  }
+}
+
+// `width` sums of one token from `column` on, of a weight in nn.Linear's form, without packing.
+template <class S>
+void dot_columns(const S* token, const Weight<S>& weight, int64_t depth, int64_t column,
+                 int64_t width, S* sums) {
+  by_head(column, width, weight.head_columns, [&](int64_t first, int64_t count) {
+    const int64_t at = column + first;
+    const S* from = weight.data + at / weight.head_columns * weight.head +
+                    at % weight.head_columns * weight.column;
+    int64_t j = 0;
+    for (; j + 4 <= count; j += 4)
+      dots<S, 4>(token, from + j * weight.column, weight.column, depth, sums + first + j);
+    for (; j < count; ++j)
+      dots<S, 1>(token, from + j * weight.column, weight.column, depth, sums + first + j);
+  });
+}
+
 // Some slice of a weight as the register tile reads it: panel p starts at data + p * panel_step,
 // rows are `pitch` apart.
 template <class S>
@@ -445,6 +488,11 @@ struct Problem {
   int64_t heads, rope_columns, rope_step;
   Leading rope_leading;
 
+  // With so few tokens, turning a weight costs more than the products. It goes by the tokens of
+  // the call, not of a block: a token's bits may not depend on the number of threads.
+  bool takes_dots(const Weight<T>& weight) const {
+    return !kConverts<T> && tokens <= 2 && weight.row == 1 && weight.column != 1;
+  }
   int64_t latent_pitch() const { return ceil_div(rank, kLanes<Sum<T>>) * kLanes<Sum<T>>; }
   int64_t columns() const { return up[0].columns + up[1].columns; }
   int64_t weight_bytes() const { return rank * (model + columns()) * int64_t(sizeof(T)); }
@@ -501,6 +549,17 @@ struct Share {
       tokens_at[n] = problem.hidden + problem.leading.at(start + n);
     const int64_t slices = std::max<int64_t>(1, ceil_div(problem.model, kDepth));
     const int64_t width = plan.down_wide * kPanel<S>, pitch = problem.latent_pitch();
+    if constexpr (!kConverts<T>) {
+      if (problem.takes_dots(problem.down) && problem.hidden_column == 1) {
+        for (int64_t c = member * width; c < problem.rank; c += members * width) {
+          const int64_t columns = std::min(width, problem.rank - c);
+          for (int64_t n = 0; n < tokens; ++n)
+            dot_columns(tokens_at[n], problem.down, problem.model, c, columns,
+                        latent + n * pitch + c);
+        }
+        return;
+      }
+    }
     // A token's slice is read once for each panel: from a copy where it has to be converted, or
     // is spread out, or where tokens that lie pages apart would evict one another.
     const bool spread = problem.hidden_column != 1 ||
@@ -553,6 +612,15 @@ struct Share {
     for (int64_t g = member; g < groups; g += members) {
       const int64_t half = g >= keys, c = (g - half * keys) * width;
       const int64_t columns = std::min(width, problem.up[half].columns - c);
+      if constexpr (!kConverts<T>) {
+        if (problem.takes_dots(problem.up[half])) {
+          for (int64_t n = 0; n < tokens; ++n) {
+            dot_columns(rows[n], problem.up[half], problem.rank, c, columns, carry);
+            write_any<T>(carry, problem.out[half], start + n, c, columns);
+          }
+          continue;
+        }
+      }
       for (int64_t s = 0; s < slices; ++s) {
         const int64_t first = s * kDepth, depth = std::min(kDepth, problem.rank - first);
         const auto panels =
