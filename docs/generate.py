@@ -410,6 +410,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "inspect_rules": inspect_rules,
     "inspect_devices": inspect_devices,
     "mla_kv": mla_kv_tables.table,
+    "mla_kv_cpu": mla_kv_tables.cpu_table,
 }
 
 

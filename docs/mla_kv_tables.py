@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from kernelproof.report.units import ratio, seconds
+from kernelproof.store import read_json
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results" / "h200" / "mla_kv.json"
 _FLOORS = ROOT / "results" / "h200" / "2026-11-30-floors.json"
+_FOUNDING = dict(batch=4, seq=96, model=256, rank=48, kv_heads=4, head_dim=32)
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 760, 420, 70, 20, 40, 50
 _COLOURS = {"mla_kv": "#0a7d4b", "two matmuls": "#a04000", "roofline": "#888888"}
 
@@ -109,3 +111,30 @@ def plot() -> str:
             f'<text x="{_LEFT + 16}" y="{_TOP + 16 + 18 * number}" fill="{colour}">{name}</text>'
         )
     return "\n".join([*out, "</svg>"]) + "\n"
+
+
+def cpu_table() -> str:
+    """Records of benchmarks/mla_kv_cpu.py: host times beside PyTorch's, fp32."""
+    path = ROOT / "results" / "h200" / "mla_kv_cpu.json"
+    if not path.exists():
+        return ""
+    records = read_json(path)
+    env = records[0].environment
+    lines = [
+        f"{env.cpu}, {records[0].timing.threads} threads, torch {env.torch}:",
+        "",
+        "| tokens, M, R, H, D | mla_kv | eager | two matmuls | written in place | ratio |",
+        "|---|---|---|---|---|---|",
+    ]
+    for record in records:
+        sizes = {**_FOUNDING, **record.problem.cases[0].sizes}
+        others = {b.name: b.host.median for b in record.timing.baselines}
+        mine = record.timing.candidate.host.median
+        names = ("eager", "two matmuls", "written in place")
+        cells = [
+            ", ".join(str(n) for n in (sizes.pop("batch") * sizes.pop("seq"), *sizes.values())),
+            *map(seconds, (mine, *(others[name] for name in names))),
+            ratio(mine / min(others[name] for name in names)),
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
