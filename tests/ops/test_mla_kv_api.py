@@ -259,6 +259,14 @@ def test_norm_of_large_and_small_latents() -> None:
         torch.testing.assert_close(v.double(), truth[1], rtol=1e-4, atol=limits[1])
 
 
+def test_the_default_device_does_not_matter() -> None:
+    t = made()
+    with torch.device("meta"):
+        found = projected(t, SIZES[0])
+    assert [x.device.type for x in found] == ["cpu", "cpu"]
+    close(found, exact(t, SIZES[0], True, True))
+
+
 def test_threads_change_no_bits() -> None:
     sizes = (700, 200, 3, 70, 50, 6)
     t = made(sizes, (150,))

@@ -222,7 +222,7 @@ def project_cpu(
             hidden, w_down, w_up_k, w_up_v, kv_heads=kv_heads, norm_weight=norm_weight,
             norm_eps=norm_eps, k_pe=k_pe, layout=layout,
         )  # fmt: skip
-    outs = [torch.empty(shape, dtype=hidden.dtype) for shape in call.shapes]
+    outs = [torch.empty(shape, dtype=hidden.dtype, device="cpu") for shape in call.shapes]
     keys = outs[0].data_ptr()
     if layout == "stacked":
         values = keys + call.offset * hidden.itemsize
