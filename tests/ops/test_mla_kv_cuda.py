@@ -133,14 +133,18 @@ def poison() -> Any:
     [
         ((384, 256, 48, 4, 32, 32), {}, "registers"),
         ((384, 256, 48, 4, 32, 32), dict(norm=True), "fused"),
-        ((384, 256, 48, 4, 32, 32), dict(dtype=F16), "fused"),
+        ((384, 256, 48, 4, 32, 32), dict(dtype=F16), "library"),
+        ((384, 256, 48, 4, 32, 32), dict(dtype=F16, form="packed", norm=True), "mma"),
         ((1, 7168, 512, 128, 128, 128), dict(dtype=BF16), "decode"),
         ((16, 7168, 512, 128, 128, 128), dict(dtype=BF16, form="packed_in", rope=64), "decode"),
-        ((17, 7168, 512, 128, 128, 128), dict(dtype=BF16), "mma"),
+        ((1, 7168, 512, 128, 128, 128), dict(dtype=BF16, form="packed"), "decode"),
+        ((17, 7168, 512, 128, 128, 128), dict(dtype=BF16), "library"),
+        ((17, 7168, 512, 128, 128, 128), dict(dtype=BF16, form="packed", rope=64), "mma"),
         ((16, 7168, 512, 128, 128, 128), dict(dtype=F32), "mma"),
         ((4096, 7168, 512, 128, 128, 128), dict(dtype=BF16, form="packed"), "wgmma"),
         ((4096, 7168, 512, 128, 128, 128), dict(dtype=BF16, offset=1), "wgmma"),
-        ((4096, 7168, 511, 128, 128, 128), dict(dtype=BF16), "mma"),
+        ((4096, 7168, 511, 128, 128, 128), dict(dtype=BF16), "library"),
+        ((4096, 7168, 511, 128, 128, 128), dict(dtype=BF16, form="packed"), "mma"),
         ((4096, 2048, 512, 16, 128, 128), dict(dtype=F64), "product"),
     ],
 )
@@ -151,7 +155,7 @@ def test_designs_chosen(sizes: Any, options: dict[str, Any], design: str) -> Non
 def test_older_devices_get_no_design_of_hopper() -> None:
     operands, options = call(4096, 7168, 512, 128, 128, 128, BF16, device="meta")
     known = cuda.operands_of(*operands, **options)
-    assert cuda_plan.plan(known, Device(108, (8, 0))).design == "mma"
+    assert cuda_plan.plan(known, Device(108, (8, 0))).design == "library"
 
 
 def test_a_design_that_does_not_fit_is_refused() -> None:
@@ -200,6 +204,7 @@ COMPILED = [
     *(((300, 520, 96, 5, 40, 40), dict(dtype=d, design="product")) for d in (F64, F16)),
     ((1, 7168, 512, 128, 128, 128), dict(dtype=BF16)),
     ((16, 2048, 512, 16, 128, 128), dict(dtype=F16, rope=64, norm=True)),
+    ((16, 2048, 512, 16, 128, 128), dict(dtype=F16, form="packed", rope=64)),
     ((4096, 7168, 512, 128, 128, 128), dict(dtype=BF16)),
     ((4096, 7168, 512, 128, 128, 128), dict(dtype=F16, form="packed")),
 ]
@@ -260,13 +265,16 @@ def emulated(operands: list[torch.Tensor], **options: Any) -> tuple[Any, list[st
         ((9, 70, 20, 2, 8, 24), dict(dtype=F16, form="packed", rope=8, offset=1), "block"),
         ((9, 70, 70, 2, 5, 8), dict(form="out_in", norm=True, rope=3), "block"),
         ((40, 36, 8, 2, 40, 40), {}, "block"),
+        ((20, 96, 40, 2, 16, 24), dict(dtype=F16, form="out_in", norm=True), "library"),
+        ((9, 96, 40, 2, 16, 16), dict(dtype=BF16), "library"),
     ],
     ids=str,
 )
 def test_emulated_values(sizes: Any, options: dict[str, Any], design: str) -> None:
     operands, options = call(*sizes, **options)
     out, kernels = emulated(operands, design=design, **options)
-    assert kernels[-1] == f"mla_kv_{design}"
+    expected = ["mla_kv_latent"] * bool(options["norm_weight"] is not None)
+    assert kernels == expected if design == "library" else kernels[-1] == f"mla_kv_{design}"
     check(out, operands, options)
 
 
@@ -294,6 +302,11 @@ def test_strides_that_need_no_copy() -> None:
     wide = torch.full((4, 9, 96), float("nan"))
     wide[:, 2:8, ::2] = operands[0].view(4, 6, 48)
     out, _ = emulated([wide[:, 2:8, ::2], *operands[1:]], design="mma", **options)
+    check(out.flatten(0, 1), operands, options)
+    operands, options = call(24, 48, 24, 2, 8, 8, BF16)
+    wide = torch.full((4, 9, 48), float("nan"), dtype=BF16)
+    wide[:, 2:8] = operands[0].view(4, 6, 48)
+    out, _ = emulated([wide[:, 2:8], *operands[1:]], design="library", **options)
     check(out.flatten(0, 1), operands, options)
 
 
@@ -336,6 +349,9 @@ HOPPER = [
     ("decode", (16, 7168, 512, 128, 128, 128), dict(dtype=F16, form="packed_in", norm=True)),
     ("decode", (9, 2048, 512, 16, 128, 192), dict(dtype=BF16, rope=64, norm=True)),
     ("decode", (7, 1032, 256, 9, 40, 40), dict(dtype=F16, rope=8)),
+    ("decode", (1, 7168, 512, 128, 128, 128), dict(dtype=BF16, form="out_in")),
+    ("decode", (16, 7168, 512, 128, 128, 128), dict(dtype=BF16, form="packed", rope=64, norm=True)),
+    ("decode", (5, 1032, 256, 9, 64, 64), dict(dtype=F16, form="out_in")),
     ("decode", (1, 1032, 256, 9, 40, 40), dict(dtype=F16, norm=True)),
     ("wgmma", (256, 1024, 512, 16, 128, 128), dict(dtype=F16, form="out_in")),
     ("wgmma", (1000, 520, 136, 9, 64, 64), dict(dtype=BF16, form="packed_in", rope=16, norm=True)),

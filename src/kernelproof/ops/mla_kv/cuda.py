@@ -178,7 +178,7 @@ class Prepared:
         self.together = chosen.together
         programmatic = facts.capability >= (9, 0)
         self.steps: list[Callable[[dict[str, Any]], None]] = [
-            _library_product(step.out)
+            _library_product(step)
             if isinstance(step, Library)
             else _launcher(step, programmatic and not step.cooperative)
             for step in chosen.launches
@@ -218,25 +218,38 @@ def _launcher(launch: Launch, programmatic: bool) -> Callable[[dict[str, Any]], 
     return run
 
 
-def _library_product(out: str) -> Callable[[dict[str, Any]], None]:
-    """hidden @ w_down without a copy of hidden, whose leading axes merge into two."""
-
+def _library_product(step: Library) -> Callable[[dict[str, Any]], None]:
     def run(tensors: dict[str, Any]) -> None:
-        hidden, w_down = tensors["hidden"], tensors["w_down"]
-        model, rank = w_down.shape
-        rows = rows_of(tuple(hidden.shape), tuple(hidden.stride()), True)
-        if rows.number == rows.inner:
-            flat = hidden.as_strided((rows.number, model), (rows.inner_stride, rows.column))
-            torch.mm(flat, w_down, out=tensors[out].view(-1, rank))
+        weight = tensors[step.weight]
+        if weight.dim() == 3:  # its heads follow one another as columns do
+            rank, heads, width = weight.shape
+            weight = weight.as_strided((rank, heads * width), (weight.stride(0), weight.stride(2)))
+        depth, columns = weight.shape
+        if step.tokens == "hidden":
+            _multiply_hidden(tensors["hidden"], weight, tensors[step.out])
             return
-        outer = rows.number // rows.inner
-        batches = hidden.as_strided(
-            (outer, rows.inner, model), (rows.outer_stride, rows.inner_stride, rows.column)
-        )
-        latents = tensors[out].view(outer, rows.inner, rank)
-        torch.bmm(batches, w_down.expand(outer, model, rank), out=latents)
+        out = tensors[step.out]
+        if step.part is not None:
+            out = out.view(-1, 2, columns)[:, step.part]
+        torch.mm(tensors["latent"].view(-1, depth), weight, out=out.view(-1, columns))
 
     return run
+
+
+def _multiply_hidden(hidden: torch.Tensor, w_down: torch.Tensor, out: torch.Tensor) -> None:
+    """hidden @ w_down without a copy of hidden, whose leading axes merge into two."""
+    model, rank = w_down.shape
+    rows = rows_of(tuple(hidden.shape), tuple(hidden.stride()), True)
+    if rows.number == rows.inner:
+        flat = hidden.as_strided((rows.number, model), (rows.inner_stride, rows.column))
+        torch.mm(flat, w_down, out=out.view(-1, rank))
+        return
+    outer = rows.number // rows.inner
+    batches = hidden.as_strided(
+        (outer, rows.inner, model), (rows.outer_stride, rows.inner_stride, rows.column)
+    )
+    latents = out.view(outer, rows.inner, rank)
+    torch.bmm(batches, w_down.expand(outer, model, rank), out=latents)
 
 
 def explain_cuda(

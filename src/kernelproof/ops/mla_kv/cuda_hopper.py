@@ -57,7 +57,8 @@ def _map(name: str, w: Weight, size: int, depth: int) -> Map:
     # A single head is never stepped over; its stride only has to be valid.
     head = (w.head if heads > 1 else 8) * size
     if w.along_depth:
-        return Map(name, (w.rows, width, heads), (w.column * size, head), (depth, 64, 1))
+        strides = (w.column * size, head)
+        return Map(name, (w.rows, width, heads), strides, (depth, 64, 1), swizzle=depth * size)
     # A block of the decode kernel reads 128 bytes of a row, one of wgmma more.
     promotion = 128 if depth == 32 else 256
     return Map(
@@ -178,19 +179,24 @@ def prefill(
         return Plan("wgmma", steps, tuple(scratch), why)
     if n.norm:
         scratch.append(("partial", count, n.dtype))
-        steps = (Library("partial"), latent_launch(n, 1, n.dtype, n.dtype), last)
+        steps = (
+            Library("hidden", "w_down", "partial"),
+            latent_launch(n, 1, n.dtype, n.dtype),
+            last,
+        )
     else:
-        steps = (Library("latent"), last)
+        steps = (Library("hidden", "w_down", "latent"), last)
     why = "many tokens: the library's product, then wgmma with overlapped writes"
     return Plan("wgmma", steps, tuple(scratch), why)
 
 
-def _decode_slots(n: Operands, splits: int, latents: int) -> tuple[int, int]:
+def _decode_slots(n: Operands, splits: int, latents: int, k_major: bool) -> tuple[int, int]:
     """Slots of 4 KiB that a warp can have, and those of them that the first product uses."""
     static = (2 * _DECODE_WORKERS * 7 + 1) * 8 + 4 * _DECODE_WORKERS
     room = _SHARED_LIMIT - 1024 - static - latents * (2 * n.rank + 64)
     warp_rows = 8 * ceil_div(ceil_div(n.model, splits * _DECODE_WORKERS), 8)
-    used = ceil_div(max(warp_rows * 128, max(latents, 8) * 68 * 4), 4096)
+    weights = 0 if k_major else warp_rows * 128
+    used = ceil_div(max(weights, max(latents, 8) * 68 * 4), 4096)
     return min(7, room // (_DECODE_WORKERS * 4096)), used
 
 
@@ -202,10 +208,11 @@ def decode(n: Operands, device: Device) -> Plan | None:
         return None
     maps = _maps(n, 32)
     wide = n.hidden.wide(n.size) and n.down.wide(n.size)
-    if maps is None or not wide or n.up[0].along_depth or n.down.along_depth:
+    if maps is None or not wide or n.up[0].along_depth != n.down.along_depth:
         return None
     if not all(side.out_aligned(n.size) for side in n.sides()):
         return None
+    k_major = n.down.along_depth
     groups = n.rank // 64
     splits = device.multiprocessors // groups
     grid = groups * splits
@@ -213,20 +220,20 @@ def decode(n: Operands, device: Device) -> Plan | None:
     if column_warps is None:
         return None
     latents = 1 if n.tokens == 1 else 8 * ceil_div(n.tokens, 8)
-    slots, used = _decode_slots(n, splits, latents)
+    slots, used = _decode_slots(n, splits, latents, k_major)
     if slots < used + 2:
         return None
     two_steps = n.tokens > 1
     counts = tile_counts(n.tokens, n.sides(), (n.tokens, 64 * column_warps))
     sizes = packed_sizes(n.hidden, n.model, n.model, n.sides(), counts, n.size, n.k_pe)
-    flags = ", ".join(str(f).lower() for f in (two_steps, n.norm))
+    flags = ", ".join(str(f).lower() for f in (two_steps, n.norm, k_major))
     name = (
         f"mla_kv_decode<{C_TYPES[n.dtype]}, {n.model}, {n.rank}, {splits}, {column_warps}, "
         f"{ceil_div(n.tokens, 8)}, {latents}, {flags}, {slots}, 2>"
     )
     args = (
         "hidden", "w_down", *maps[0], "norm_weight" if n.norm else None, *_ends(n), "partial",
-        "summed", "barrier", sizes, n.down.row, *maps[1], float(n.epsilon),
+        "summed", "barrier", sizes, n.down.row, n.down.column, *maps[1], float(n.epsilon),
     )  # fmt: skip
     shared = slots * _DECODE_WORKERS * 4096 + latents * (2 * n.rank + 64) + 1024
     launch = Launch("kernel_decode.cu", name, args, grid, _DECODE_THREADS, shared, True)

@@ -170,13 +170,14 @@ class Tile(NamedTuple):
 
 
 TILES_16 = (
-    Tile(128, 128, 32, 4, 64, 32, 2),
-    Tile(64, 128, 32, 4, 32, 32, 3),
+    Tile(128, 128, 64, 3, 64, 32, 2),
+    Tile(64, 128, 64, 3, 32, 32, 2),
     Tile(32, 64, 64, 4, 16, 32, 3),
     Tile(16, 64, 64, 4, 16, 16, 4),
 )
 TILES_32 = (
     Tile(128, 128, 32, 3, 64, 32, 1),
+    Tile(128, 64, 32, 3, 32, 32, 2),
     Tile(64, 64, 32, 3, 32, 16, 2),
     Tile(32, 64, 32, 4, 16, 32, 3),
     Tile(16, 64, 32, 4, 16, 16, 4),
@@ -198,13 +199,10 @@ _BLOCK_SHARED_LIMIT = 200 * 1024
 
 
 def choose_tile(tiles: tuple[Tile, ...], tokens: int, columns: int, device: Device) -> Tile:
-    """The first tile that about fills the device, else one as small as the tokens."""
+    """The first tile of which there are about enough to fill the device, else the smallest."""
     for tile in tiles:
         blocks = ceil_div(tokens, tile.tokens) * ceil_div(columns, tile.columns)
         if 4 * blocks >= 3 * device.multiprocessors and tokens > tile.tokens // 2:
-            return tile
-    for tile in tiles:
-        if tokens > tile.tokens // 2:
             return tile
     return tiles[-1]
 
@@ -300,7 +298,9 @@ def mma(
     down, up = _products(n)
     tiles: tuple[Tile, ...] = TILES_32 if n.dtype == torch.float32 else TILES_16
     if not all(part.wide(n.size) for part in (n.hidden, n.down, *n.up)):
-        tiles = tiles[1:]  # the values of a larger tile on their way do not fit into registers
+        tiles = tuple(
+            t for t in tiles if t.tokens <= 64
+        )  # the values of a larger tile on their way do not fit into registers
     tile = down_tile or choose_tile(tiles, n.tokens, n.rank, device)
     blocks = ceil_div(n.tokens, tile.tokens) * ceil_div(n.rank, tile.columns)
     if splits is None:
@@ -394,7 +394,41 @@ def _product(n: Operands, device: Device) -> Plan:
     return Plan("product", tuple(launches), tuple(scratch), "one tiled product after the other")
 
 
-DESIGNS = ("registers", "fused", "block", "decode", "wgmma", "mma", "product")
+def library(n: Operands) -> Plan | None:
+    """The matrix library for all products, or None where its results do not lie as ours."""
+    if n.dtype not in (torch.float16, torch.bfloat16) or n.rope or not n.rank:
+        return None
+    if not all(w.merged and w.columns for w in n.up):
+        return None
+    count = n.tokens * n.rank
+    down = Library("hidden", "w_down", "partial" if n.norm else "latent")
+    steps: list[Launch | Library] = [down]
+    scratch = [("latent", count, n.dtype)]
+    if n.norm:
+        scratch.append(("partial", count, n.dtype))
+        steps.append(latent_launch(n, 1, n.dtype, n.dtype))
+    for part, weight in enumerate(("w_up_k", "w_up_v")):
+        if n.layout == "stacked":
+            steps.append(Library("latent", weight, "out0", part))
+        else:
+            steps.append(Library("latent", weight, f"out{part}"))
+    return Plan("library", tuple(steps), tuple(scratch), "no kernel of our own is faster here")
+
+
+DESIGNS = ("registers", "fused", "block", "decode", "wgmma", "library", "mma", "product")
+
+
+# Tokens from which mla_kv_wgmma beats the matrix library on an H200.
+_LIBRARY_TOKENS = 1024
+
+
+def _candidates(n: Operands) -> tuple[str, ...]:
+    """Designs by preference, of which the first that fits is taken (measured on an H200)."""
+    if n.dtype in (torch.float16, torch.bfloat16):
+        if n.tokens < _LIBRARY_TOKENS:
+            return ("decode", "library", "wgmma", "mma", "product")
+        return ("wgmma", "library", "mma", "product")
+    return ("registers", "fused", "mma", "product")
 
 
 @functools.lru_cache(maxsize=1024)
@@ -410,10 +444,10 @@ def plan(n: Operands, device: Device = H200, design: str | None = None) -> Plan:
         ValueError: the design asked for does not fit, or the problem needs too many blocks.
     """
     chosen: Plan | None = None
-    for name in DESIGNS if design is None else (design,):
+    for name in _candidates(n) if design is None else (design,):
         if name == "registers":
             chosen = _registers(n, device)
-        elif name == "block" and design is not None:
+        elif name == "block":
             chosen = block_plan(n, device)
         elif name == "decode":
             chosen = decode(n, device)
@@ -421,6 +455,8 @@ def plan(n: Operands, device: Device = H200, design: str | None = None) -> Plan:
             chosen = prefill(n, device, design is not None)
         elif name == "fused":
             chosen = _fused(n, device, design is not None)
+        elif name == "library":
+            chosen = library(n)
         elif name == "mma":
             chosen = mma(n, device)
         elif name == "product":

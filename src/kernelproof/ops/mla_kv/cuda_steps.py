@@ -9,7 +9,9 @@ import torch
 
 from kernelproof.ops.mla_kv.cuda_operands import C_TYPES, Operands, Rows, Side
 
-_LATENT_THREADS = 128
+# kLatentThreads and kRegisterPasses of kernel_mma.cu.
+_LATENT_THREADS, _LATENT_REGISTER_PASSES = 128, 8
+_LATENT_SHARED_TOKENS = 256
 
 
 class Map(NamedTuple):
@@ -42,12 +44,16 @@ class Launch(NamedTuple):
 
 
 class Library(NamedTuple):
-    """The down-projection by the matrix library of PyTorch, into the tensor named ``out``."""
+    """A product by the matrix library of PyTorch: ``tokens`` ("hidden" or "latent") @ ``weight``,
+    all by name, into ``out``; with ``part`` into the keys (0) or values (1) of a stacked output."""
 
+    tokens: str
+    weight: str
     out: str
+    part: int | None = None
 
     def described(self) -> str:
-        return "torch.mm: hidden @ w_down"
+        return f"torch.mm: {self.tokens} @ {self.weight}"
 
 
 class Plan(NamedTuple):
@@ -92,15 +98,21 @@ def latent_launch(
     """mla_kv_latent: "partial", of the type in which sums are formed unless told, to "latent"."""
     total = "double" if n.dtype == torch.float64 else "float"
     given = total if partial is None else C_TYPES[partial]
-    width = 4 if n.rank % 4 == 0 and total == "float" else 1
+    width = next(w for w in (4, 2, 1) if n.rank % w == 0) if total == "float" else 1
+    # Few tokens leave most multiprocessors idle: more warps share one then.
+    warps = 4 if n.tokens <= _LATENT_SHARED_TOKENS else 1
+    passes = ceil_div(n.rank, 32 * width * warps)
     name = (
         f"mla_kv_latent<{given}, {C_TYPES[n.dtype]}, {C_TYPES[latent]}, {total}, {width}, "
-        f"{_LATENT_THREADS}>"
+        f"{passes}, {warps}>"
     )
     norm = "norm_weight" if n.norm else None
     args = ("partial", norm, "latent", n.tokens, n.rank, splits, float(n.epsilon))
-    shared = n.rank * (8 if total == "double" else 4)
-    return Launch("kernel_mma.cu", name, args, n.tokens, _LATENT_THREADS, shared)
+    tokens = _LATENT_THREADS // (32 * warps)
+    shared = tokens * n.rank * (8 if total == "double" else 4)
+    if passes <= _LATENT_REGISTER_PASSES:
+        shared = 0
+    return Launch("kernel_mma.cu", name, args, ceil_div(n.tokens, tokens), _LATENT_THREADS, shared)
 
 
 def latent_rows(n: Operands) -> Rows:

@@ -6,8 +6,9 @@
 // go on meanwhile. Few copies may be in flight at a time (WINDOW for each warp): the memory system
 // serves them in order, and the latents would otherwise queue behind all of w_up.
 //
-// Weights are the 16 rows of an mma, tokens its 8 columns. Two rows of a weight are joined to pairs
-// with byte permutations, so that weights stay as they lie, along their columns.
+// Weights are the 16 rows of an mma, tokens its 8 columns. Weights stay as they lie. Where that is
+// along their columns, two rows are joined to pairs with byte permutations; where it is along the
+// depth (K_MAJOR, as in an nn.Linear), 16 bytes of a column are the pairs of two mma.
 
 #include "common.cuh"
 #include "hopper.cuh"
@@ -84,6 +85,18 @@ __device__ __forceinline__ void multiply_rows(float (&sum)[4][NT][4], const uint
   }
 }
 
+// The same for 32 rows of weights that lie along them. Lane (g, t) gives rows 8t .. 8t + 7 of columns
+// 16m + g (w[2m]) and 16m + g + 8 (w[2m + 1]); b: 16 bytes of each token, the same rows.
+template <typename T, int NT>
+__device__ __forceinline__ void multiply_columns(float (&sum)[4][NT][4], int m, uint4 low, uint4 high,
+                                                 const uint4 (&b)[NT]) {
+#pragma unroll
+  for (int n = 0; n < NT; ++n) {
+    multiply(sum[m][n], low.x, high.x, low.y, high.y, b[n].x, b[n].y, T());
+    multiply(sum[m][n], low.z, high.z, low.w, high.w, b[n].z, b[n].w, T());
+  }
+}
+
 template <int NT>
 __device__ __forceinline__ void clear(float (&sum)[4][NT][4]) {
 #pragma unroll
@@ -96,7 +109,9 @@ __device__ __forceinline__ void clear(float (&sum)[4][NT][4]) {
 
 // Where a pair of latents k, k + 1 lies among the words of a token: a lane reads 16 bytes for the
 // two mma of 32 rows.
+template <bool K_MAJOR>
 __device__ __forceinline__ int latent_word(int k) {
+  if (K_MAJOR) return k / 2;
   return (k >> 5) * 16 + (k & 7) / 2 * 4 + (k >> 4 & 1) * 2 + (k >> 3 & 1);
 }
 
@@ -118,15 +133,18 @@ __device__ __forceinline__ void grid_barrier(unsigned long long* count) {
 // Sizes that hold for a whole instance. SPLITS: shares of the model axis, for each of which the grid
 // has RANK / 64 blocks; COLUMN_WARPS: warps side by side over columns, the others share the rank;
 // SLOTS: for each warp.
-template <int MODEL, int RANK, int SPLITS, int COLUMN_WARPS, int LATENTS, int SLOTS>
+template <int MODEL, int RANK, int SPLITS, int COLUMN_WARPS, int LATENTS, bool K_MAJOR, int SLOTS>
 struct DecodeShape {
   static_assert(RANK % 64 == 0, "a block has 64 columns of w_down");
   static constexpr int groups = RANK / 64;
-  static constexpr int warp_rows = 8 * ceil_div(ceil_div(MODEL, SPLITS * kWorkers), 8);
+  // Rows of w_down that a warp takes, of all 64 columns; K_MAJOR: four times as many, of 16.
+  static constexpr int warp_rows =
+      K_MAJOR ? 8 * ceil_div(ceil_div(MODEL, SPLITS * 2), 8)
+              : 8 * ceil_div(ceil_div(MODEL, SPLITS * kWorkers), 8);
   static constexpr int down_loads = ceil_div(warp_rows, 4), down_steps = ceil_div(warp_rows, 32);
   // Of the weights, and afterwards of the sums.
   static constexpr int down_slots =
-      ceil_div(max_of(warp_rows * 128, max_of(LATENTS, 8) * 68 * 4), kSlotBytes);
+      ceil_div(max_of(K_MAJOR ? 0 : warp_rows * 128, max_of(LATENTS, 8) * 68 * 4), kSlotBytes);
   static constexpr int depth_warps = kWorkers / COLUMN_WARPS;
   static constexpr int up_rows = RANK / depth_warps, up_steps = up_rows / 32;
   static_assert(up_rows % 32 == 0, "a warp takes 32 rows at a time");
@@ -143,14 +161,14 @@ struct DecodeShape {
 // boxes of 64 x 1 x 32, 128-byte swizzle; `fold` columns make a head. With fewer than eight
 // COLUMN_WARPS the grid has a block for every tile.
 template <typename T, int MODEL, int RANK, int SPLITS, int COLUMN_WARPS, int NT, int LATENTS,
-          bool TWO_STEPS, bool NORM, int SLOTS, int WINDOW>
+          bool TWO_STEPS, bool NORM, bool K_MAJOR, int SLOTS, int WINDOW>
 __global__ void __launch_bounds__(kThreads, 1)
     mla_kv_decode(const T* hidden, const T* w_down, const __grid_constant__ TensorMap w0_map,
                   const __grid_constant__ TensorMap w1_map, const T* norm_weight, const T* k_pe,
                   T* out0, T* out1, float* partial, float* summed, unsigned long long* count,
-                  const __grid_constant__ Sizes a, int64 down_row, int fold0, int fold1,
+                  const __grid_constant__ Sizes a, int64 down_row, int64 down_column, int fold0, int fold1,
                   float epsilon) {
-  typedef DecodeShape<MODEL, RANK, SPLITS, COLUMN_WARPS, LATENTS, SLOTS> S;
+  typedef DecodeShape<MODEL, RANK, SPLITS, COLUMN_WARPS, LATENTS, K_MAJOR, SLOTS> S;
   extern __shared__ unsigned char memory[];
   __shared__ __align__(8) unsigned long long barriers[2 * kWorkers * SLOTS + 1];
   const unsigned base = (shared_offset(memory) + 1023) & ~1023u;
@@ -192,7 +210,11 @@ __global__ void __launch_bounds__(kThreads, 1)
           if (q >= SLOTS - S::down_slots && q < SLOTS) barrier_wait(first_done, 0);
           if (q >= SLOTS) barrier_wait(my_empty + 8 * slot, (q / SLOTS - 1) & 1);
           barrier_expect(my_full + 8 * slot, kSlotBytes);
-          load_box(my_slots + slot * kSlotBytes, map, d, head, row0 + 32 * s, my_full + 8 * slot);
+          const unsigned to = my_slots + slot * kSlotBytes;
+          if constexpr (K_MAJOR)
+            load_box(to, map, row0 + 32 * s, d, head, my_full + 8 * slot);
+          else
+            load_box(to, map, d, head, row0 + 32 * s, my_full + 8 * slot);
         }
         if constexpr (S::one_tile) break;  // the numbers of copies are constants then
       }
@@ -215,7 +237,40 @@ __global__ void __launch_bounds__(kThreads, 1)
   const unsigned ring = base + warp * SLOTS * kSlotBytes;
   const int group = blockIdx.x % S::groups, share = blockIdx.x / S::groups;
   float sum[4][NT][4];
-  {
+  clear(sum);
+  if constexpr (K_MAJOR) {
+    // Straight into registers: 16 columns a warp, half of the block's share of the model axis.
+    const int k0 = (share * 2 + warp / 4) * S::warp_rows, mine = warp % 4;
+    const T* const columns = w_down + (group * 64 + mine * 16 + g) * down_column;
+#pragma unroll 8
+    for (int j = 0; j < S::down_steps; ++j) {
+      const int k = 32 * j + 8 * t;
+      const bool inside = k < S::warp_rows && k0 + k < MODEL;
+      uint4 x[NT], low = make_uint4(0, 0, 0, 0), high = low;
+      if (inside) {
+        low = *reinterpret_cast<const uint4*>(columns + k0 + k);
+        high = *reinterpret_cast<const uint4*>(columns + 8 * down_column + k0 + k);
+      }
+#pragma unroll
+      for (int n = 0; n < NT; ++n) {
+        const int token = 8 * n + g;
+        x[n] = make_uint4(0, 0, 0, 0);
+        if (inside && token < tokens)
+          x[n] = *reinterpret_cast<const uint4*>(
+              hidden + token_start(token, a.inner, a.outer_stride, a.inner_stride) + k0 + k);
+      }
+      multiply_columns<T>(sum, 0, low, high, x);
+    }
+    // [token][64 + 4] in the slots of the first warp of each half.
+    float* const to = reinterpret_cast<float*>(slots + warp / 4 * SLOTS * kSlotBytes);
+#pragma unroll
+    for (int n = 0; n < NT; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int token = 8 * n + 2 * t + i % 2;
+        if (token < tokens) to[token * 68 + mine * 16 + g + i / 2 * 8] = sum[0][n][i];
+      }
+  } else {
     const int k0 = (share * kWorkers + warp) * S::warp_rows;
     uint4 x[NT][S::down_steps];
 #pragma unroll
@@ -247,7 +302,6 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     asm volatile("cp.async.commit_group;\n\tcp.async.wait_group 0;" ::: "memory");
     __syncwarp();
-    clear(sum);
 #pragma unroll
     for (int j = 0; j < S::down_steps; ++j) {
       uint4 w[8];
@@ -288,7 +342,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     const int token = i / 16, quad = i % 16;
     float4 total = make_float4(0, 0, 0, 0);
 #pragma unroll
-    for (int k = 0; k < kWorkers; ++k) {
+    for (int k = 0; k < (K_MAJOR ? 2 : kWorkers); ++k) {
       const float4 v = *reinterpret_cast<const float4*>(slots + k * SLOTS * kSlotBytes +
                                                         (token * 68 + 4 * quad) * 4);
       total.x += v.x, total.y += v.y, total.z += v.z, total.w += v.w;
@@ -353,8 +407,8 @@ __global__ void __launch_bounds__(kThreads, 1)
           v[i].z *= scale * widen(norm_weight[k + 2]);
           v[i].w *= scale * widen(norm_weight[k + 3]);
         }
-        to[latent_word(k)] = pair_of<T>(v[i].x, v[i].y);
-        to[latent_word(k + 2)] = pair_of<T>(v[i].z, v[i].w);
+        to[latent_word<K_MAJOR>(k)] = pair_of<T>(v[i].x, v[i].y);
+        to[latent_word<K_MAJOR>(k + 2)] = pair_of<T>(v[i].z, v[i].w);
       }
     }
   } else {
@@ -415,8 +469,8 @@ __global__ void __launch_bounds__(kThreads, 1)
           v[p].z *= scale * widen(norm_weight[k + 2]);
           v[p].w *= scale * widen(norm_weight[k + 3]);
         }
-        to[latent_word(k)] = pair_of<T>(v[p].x, v[p].y);
-        to[latent_word(k + 2)] = pair_of<T>(v[p].z, v[p].w);
+        to[latent_word<K_MAJOR>(k)] = pair_of<T>(v[p].x, v[p].y);
+        to[latent_word<K_MAJOR>(k + 2)] = pair_of<T>(v[p].z, v[p].w);
       }
     }
   }
@@ -430,30 +484,45 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
     for (int s = 0; s < S::up_steps; ++s) {
       const int q = q0 + s;
-      unsigned b[2][NT][2];
+      uint4 b[NT];
 #pragma unroll
       for (int n = 0; n < NT; ++n) {
-        uint4 l = make_uint4(0, 0, 0, 0);
+        b[n] = make_uint4(0, 0, 0, 0);
         const int token = 8 * n + g;
         if (token < LATENTS && (TWO_STEPS || token < tokens))
-          l = load_shared(base + SLOTS * kWorkers * kSlotBytes + token * S::latent_pitch +
-                          (depth_warp * S::up_steps + s) * 64 + t * 16);
-        b[0][n][0] = l.x, b[0][n][1] = l.y, b[1][n][0] = l.z, b[1][n][1] = l.w;
+          b[n] = load_shared(base + SLOTS * kWorkers * kSlotBytes + token * S::latent_pitch +
+                             (depth_warp * S::up_steps + s) * 64 + t * 16);
       }
       const int slot = (q + S::down_slots) % SLOTS;
+      const unsigned box = ring + slot * kSlotBytes;
       barrier_wait(my_full + 8 * slot, q / SLOTS & 1);
       uint4 w[8];
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
-        const int row = i / 4 * 16 + 2 * t + i % 2 + i / 2 % 2 * 8;
-        w[i] = load_shared(ring + slot * kSlotBytes + row * 128 + ((g ^ (row & 7)) << 4));
+        if constexpr (K_MAJOR) {  // rows of 64 bytes, swizzled over 64
+          const int row = 8 * i + g;
+          w[i] = load_shared(box + row * 64 + ((t ^ (row >> 1 & 3)) << 4));
+        } else {
+          const int row = i / 4 * 16 + 2 * t + i % 2 + i / 2 % 2 * 8;
+          w[i] = load_shared(box + row * 128 + ((g ^ (row & 7)) << 4));
+        }
       }
       if (!S::one_tile || s + SLOTS < S::up_steps) {  // there will be another copy
         __syncwarp();
         if (lane == 0) barrier_arrive(my_empty + 8 * slot);
       }
-      multiply_rows<T>(sum, w, b[0]);
-      multiply_rows<T>(sum, w + 4, b[1]);
+      if constexpr (K_MAJOR) {
+#pragma unroll
+        for (int m = 0; m < 4; ++m) multiply_columns<T>(sum, m, w[2 * m], w[2 * m + 1], b);
+      } else {
+        unsigned low[NT][2], high[NT][2];
+#pragma unroll
+        for (int n = 0; n < NT; ++n) {
+          low[n][0] = b[n].x, low[n][1] = b[n].y, high[n][0] = b[n].z, high[n][1] = b[n].w;
+        }
+        multiply_rows<T>(sum, w, low);
+        multiply_rows<T>(sum, w + 4, high);
+      }
     }
     const bool second = tile >= a.tiles0;
     const Side& side = a.side[second];
@@ -483,19 +552,39 @@ __global__ void __launch_bounds__(kThreads, 1)
             }
       }
     }
-    const int column = tile0 + 64 * column_warp + 8 * g;
-    if (depth_warp == 0 && column < side.columns) {
-      T* const to = (second ? out1 : out0) + out_column(side, column);
+    T* const out = second ? out1 : out0;
+    if constexpr (K_MAJOR) {
+      // Columns 16m + g and 16m + g + 8 are this lane's.
 #pragma unroll
-      for (int n = 0; n < NT; ++n)
+      for (int m = 0; m < 4; ++m)
 #pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          const int token = 8 * n + 2 * t + h;
-          if (token < tokens)
-            *reinterpret_cast<uint4*>(to + token * side.out_token) = make_uint4(
-                pair_of<T>(sum[0][n][h], sum[0][n][2 + h]), pair_of<T>(sum[1][n][h], sum[1][n][2 + h]),
-                pair_of<T>(sum[2][n][h], sum[2][n][2 + h]), pair_of<T>(sum[3][n][h], sum[3][n][2 + h]));
+        for (int i = 0; i < 4; ++i) {
+          const int column = tile0 + 64 * column_warp + 16 * m + g + i / 2 * 8;
+          if (depth_warp != 0 || column >= side.columns) continue;
+          T* const to = out + out_column(side, column);
+#pragma unroll
+          for (int n = 0; n < NT; ++n) {
+            const int token = 8 * n + 2 * t + i % 2;
+            if (token < tokens) narrow(sum[m][n][i], to[token * side.out_token]);
+          }
         }
+    } else {
+      const int column = tile0 + 64 * column_warp + 8 * g;
+      if (depth_warp == 0 && column < side.columns) {
+        T* const to = out + out_column(side, column);
+#pragma unroll
+        for (int n = 0; n < NT; ++n)
+#pragma unroll
+          for (int h = 0; h < 2; ++h) {
+            const int token = 8 * n + 2 * t + h;
+            if (token >= tokens) continue;
+            unsigned words[4];
+#pragma unroll
+            for (int m = 0; m < 4; ++m) words[m] = pair_of<T>(sum[m][n][h], sum[m][n][2 + h]);
+            *reinterpret_cast<uint4*>(to + token * side.out_token) =
+                make_uint4(words[0], words[1], words[2], words[3]);
+          }
+      }
     }
     if (!second) append_rope(a, k_pe, out0, 0, tokens, tile0, S::columns, tid, 256);
     if constexpr (S::one_tile) break;

@@ -149,57 +149,104 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
 // Latents from partial sums
 // ------------------------------------------------------------------------------------------------
 
+// WIDTH neighbouring values, read by volatile loads: else the compiler keeps few of them in flight.
+template <typename P, int WIDTH>
+struct Piece {
+  unsigned words[WIDTH * sizeof(P) / 4 > 0 ? WIDTH * sizeof(P) / 4 : 1];
+
+  __device__ void load(const P* from) {
+    constexpr int bytes = WIDTH * sizeof(P);
+    if constexpr (bytes == 16)
+      asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                   : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                   : "l"(from));
+    else if constexpr (bytes == 8)
+      asm volatile("ld.global.v2.u32 {%0, %1}, [%2];"
+                   : "=r"(words[0]), "=r"(words[1])
+                   : "l"(from));
+    else if constexpr (bytes == 4)
+      asm volatile("ld.global.u32 %0, [%1];" : "=r"(words[0]) : "l"(from));
+    else
+      *reinterpret_cast<P*>(words) = *from;
+  }
+  __device__ P operator[](int i) const { return reinterpret_cast<const P*>(words)[i]; }
+};
+
 template <typename T, int N>
 struct alignas(N * sizeof(T)) Vector {
   T v[N];
 };
 
 // latent[n] = (partial[0][n] + partial[1][n] + ...), `splits` terms in this order; with norm_weight
-// then its RMS norm. One block a token, WIDTH neighbours a thread: a divisor of rank.
-// norm_weight may be null.
-template <typename P, typename W, typename T, typename Sum, int WIDTH, int THREADS>
-__global__ void __launch_bounds__(THREADS)
+// then its RMS norm. WARPS of a block share a token; a lane has WIDTH neighbours at a time, a divisor
+// of rank, in PASSES passes over the rank. norm_weight may be null. Dynamic shared memory: rank sums
+// for each token of a block where PASSES is above kRegisterPasses.
+constexpr int kLatentThreads = 128, kRegisterPasses = 8;
+
+template <typename P, typename W, typename T, typename Sum, int WIDTH, int PASSES, int WARPS>
+__global__ void __launch_bounds__(kLatentThreads)
     mla_kv_latent(const P* partial, const W* norm_weight, T* latent, int64 tokens, int rank,
                   int splits, double epsilon) {
   extern __shared__ __align__(16) unsigned char memory[];
-  Sum* const values = reinterpret_cast<Sum*>(memory);  // [rank]
-  __shared__ Sum squares[THREADS / 32];
+  __shared__ Sum squares[kLatentThreads / 32];
+  constexpr bool in_registers = PASSES <= kRegisterPasses;
+  constexpr int batch = sizeof(Sum) == 4 ? 16 : 8, lanes = 32 * WARPS;
+  constexpr int tokens_of_block = kLatentThreads / lanes;
   wait_for_previous_kernel();
   let_next_kernel_start();
-  const int64 n = blockIdx.x;
+  const int64 n = static_cast<int64>(blockIdx.x) * tokens_of_block + threadIdx.x / lanes;
+  const int lane = threadIdx.x % lanes;
   const int64 pitch = tokens * rank;
+  const bool active = n < tokens;
+  Sum* const kept = reinterpret_cast<Sum*>(memory) + threadIdx.x / lanes * rank;
+  Sum sum[in_registers ? PASSES : 1][WIDTH];
   Sum square = Sum(0);
-  for (int r = threadIdx.x * WIDTH; r < rank; r += THREADS * WIDTH) {
-    const P* from = partial + n * rank + r;
-    Sum sum[WIDTH] = {};
-#pragma unroll 8
-    for (int s = 0; s < splits; ++s) {
-      const auto p = *reinterpret_cast<const Vector<P, WIDTH>*>(from + s * pitch);
+#pragma unroll (in_registers ? PASSES : 1)
+  for (int p = 0; p < PASSES; ++p) {
+    const int r = (p * lanes + lane) * WIDTH, q = in_registers ? p : 0;
+    if (!active || r >= rank) continue;
 #pragma unroll
-      for (int i = 0; i < WIDTH; ++i) sum[i] += widen(p.v[i]);
+    for (int i = 0; i < WIDTH; ++i) sum[q][i] = Sum(0);
+    const P* from = partial + n * rank + r;
+    for (int s0 = 0; s0 < splits; s0 += batch) {
+      Piece<P, WIDTH> piece[batch];
+#pragma unroll
+      for (int s = 0; s < batch; ++s)
+        if (s0 + s < splits) piece[s].load(from + (s0 + s) * pitch);
+#pragma unroll
+      for (int s = 0; s < batch; ++s)
+        if (s0 + s < splits)
+#pragma unroll
+          for (int i = 0; i < WIDTH; ++i) sum[q][i] += widen(piece[s][i]);
     }
 #pragma unroll
     for (int i = 0; i < WIDTH; ++i) {
-      values[r + i] = sum[i];
-      square += sum[i] * sum[i];
+      square += sum[q][i] * sum[q][i];
+      if (!in_registers) kept[r + i] = sum[q][i];
     }
   }
   Sum scale = Sum(1);
   if (norm_weight != nullptr) {
 #pragma unroll
     for (int d = 16; d > 0; d /= 2) square += __shfl_xor_sync(~0u, square, d);
-    if (threadIdx.x % 32 == 0) squares[threadIdx.x / 32] = square;
-    __syncthreads();
-    Sum total = Sum(0);
+    if constexpr (WARPS > 1) {
+      if (threadIdx.x % 32 == 0) squares[threadIdx.x / 32] = square;
+      __syncthreads();
+      square = Sum(0);
 #pragma unroll
-    for (int i = 0; i < THREADS / 32; ++i) total += squares[i];
-    scale = inverse_root(total / Sum(rank) + Sum(epsilon));
+      for (int i = 0; i < WARPS; ++i) square += squares[threadIdx.x / lanes * WARPS + i];
+    }
+    scale = inverse_root(square / Sum(rank) + Sum(epsilon));
   }
-  for (int r = threadIdx.x * WIDTH; r < rank; r += THREADS * WIDTH) {
+#pragma unroll (in_registers ? PASSES : 1)
+  for (int p = 0; p < PASSES; ++p) {
+    const int r = (p * lanes + lane) * WIDTH;
+    if (!active || r >= rank) continue;
     Vector<T, WIDTH> result;
 #pragma unroll
     for (int i = 0; i < WIDTH; ++i) {
-      Sum value = values[r + i] * scale;
+      Sum value = in_registers ? sum[in_registers ? p : 0][i] : kept[r + i];
+      value *= scale;
       if (norm_weight != nullptr) value *= widen(norm_weight[r + i]);
       narrow(value, result.v[i]);
     }
