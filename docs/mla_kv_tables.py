@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from kernelproof.report.units import ratio, seconds
-from kernelproof.store import read_json
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results" / "h200" / "mla_kv.json"
@@ -114,27 +113,23 @@ def plot() -> str:
 
 
 def cpu_table() -> str:
-    """Records of benchmarks/mla_kv_cpu.py: host times beside PyTorch's, fp32."""
-    path = ROOT / "results" / "h200" / "mla_kv_cpu.json"
-    if not path.exists():
-        return ""
-    records = read_json(path)
-    env = records[0].environment
+    """Rows of benchmarks/mla_kv_cpu.py: medians of processor time beside PyTorch's."""
+    found = json.loads((ROOT / "results" / "cpu" / "mla_kv_cpu.json").read_text())
+    env = found["environment"]
     lines = [
-        f"{env.cpu}, {records[0].timing.threads} threads, torch {env.torch}:",
+        f"{env['cpu']}, one thread, {found['instructions']}, fp32, torch {env['torch']}:",
         "",
-        "| tokens, M, R, H, D | mla_kv | eager | two matmuls | written in place | ratio |",
-        "|---|---|---|---|---|---|",
+        "| tokens, M, R, H, D | weights | mla_kv | eager | two matmuls | written in place | ratio |",
+        "|---|---|---|---|---|---|---|",
     ]
-    for record in records:
-        sizes = {**_FOUNDING, **record.problem.cases[0].sizes}
-        others = {b.name: b.host.median for b in record.timing.baselines}
-        mine = record.timing.candidate.host.median
-        names = ("eager", "two matmuls", "written in place")
+    for row in found["rows"]:
+        sizes = {**_FOUNDING, **row["sizes"]}
+        shape = (sizes.pop("batch") * sizes.pop("seq"), *sizes.values())
+        times = medians(row)
+        mine = times.pop("mla_kv")
         cells = [
-            ", ".join(str(n) for n in (sizes.pop("batch") * sizes.pop("seq"), *sizes.values())),
-            *map(seconds, (mine, *(others[name] for name in names))),
-            ratio(mine / min(others[name] for name in names)),
-        ]
+            ", ".join(map(str, shape)), "out_in" if row["linear"] else "in_out", seconds(mine),
+            *map(seconds, times.values()), ratio(mine / min(times.values())),
+        ]  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
