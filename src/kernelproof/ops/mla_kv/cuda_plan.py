@@ -198,11 +198,26 @@ BLOCK_TILES_32 = (
 _BLOCK_SHARED_LIMIT = 200 * 1024
 
 
-def choose_tile(tiles: tuple[Tile, ...], tokens: int, columns: int, device: Device) -> Tile:
-    """The first tile of which there are about enough to fill the device, else the smallest."""
+# Tokens from which the largest tile is the fastest whatever the columns, and blocks for each
+# multiprocessor below which a smaller one is.
+_MANY_TOKENS, _ENOUGH_BLOCKS = 2048, 1.5
+
+
+def choose_tile(
+    tiles: tuple[Tile, ...], tokens: int, columns: int, device: Device, depth: int = 0
+) -> Tile:
+    """The first tile of which there are enough to fill the device, else the smallest.
+
+    Args:
+        depth: terms of sums that may be split over blocks; 0 where they may not.
+    """
     for tile in tiles:
         blocks = ceil_div(tokens, tile.tokens) * ceil_div(columns, tile.columns)
-        if 4 * blocks >= 3 * device.multiprocessors and tokens > tile.tokens // 2:
+        blocks *= max(1, depth // (16 * tile.depth))
+        wasteful = 4 * columns < 3 * tile.columns and tile != tiles[-1]
+        if tokens <= tile.tokens // 2 or wasteful:
+            continue
+        if tokens >= _MANY_TOKENS or blocks >= _ENOUGH_BLOCKS * device.multiprocessors:
             return tile
     return tiles[-1]
 
@@ -301,7 +316,7 @@ def mma(
         tiles = tuple(
             t for t in tiles if t.tokens <= 64
         )  # the values of a larger tile on their way do not fit into registers
-    tile = down_tile or choose_tile(tiles, n.tokens, n.rank, device)
+    tile = down_tile or choose_tile(tiles, n.tokens, n.rank, device, n.model)
     blocks = ceil_div(n.tokens, tile.tokens) * ceil_div(n.rank, tile.columns)
     if splits is None:
         wanted = device.multiprocessors * min(tile.resident, 2)
@@ -418,16 +433,17 @@ def library(n: Operands) -> Plan | None:
 DESIGNS = ("registers", "fused", "block", "decode", "wgmma", "library", "mma", "product")
 
 
-# Tokens from which mla_kv_wgmma beats the matrix library on an H200.
-_LIBRARY_TOKENS = 1024
+# Multiply-adds below which mla_kv_mma beats the matrix library on an H200, where its three launches
+# wait for one another without gaps.
+_MMA_WORK = 400_000_000
 
 
 def _candidates(n: Operands) -> tuple[str, ...]:
     """Designs by preference, of which the first that fits is taken (measured on an H200)."""
     if n.dtype in (torch.float16, torch.bfloat16):
-        if n.tokens < _LIBRARY_TOKENS:
-            return ("decode", "library", "wgmma", "mma", "product")
-        return ("wgmma", "library", "mma", "product")
+        if n.tokens * n.rank * (n.model + n.columns) < _MMA_WORK:
+            return ("decode", "mma", "product")
+        return ("decode", "wgmma", "library", "mma", "product")
     return ("registers", "fused", "mma", "product")
 
 

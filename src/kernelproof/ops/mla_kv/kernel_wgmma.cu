@@ -158,16 +158,16 @@ __global__ void __launch_bounds__(384, 1)
           static_cast<int64>(tile % rows * CLUSTER + static_cast<int>(rank)) * kTokens +
           consumer * 64 + warp * 16;
       const int count = static_cast<int>(max(min(static_cast<int64>(16), a.tokens - first), 0ll));
-      float scale[2];
-      if constexpr (NORM == kNormSecond) {  // loaded while the first copies are on their way
+      float square[2][2] = {};  // loaded now, so that they are there after the product
+      if constexpr (NORM == kNormSecond) {
 #pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          const int row = lane / 4 + 8 * j;
-          float square = 0.0f;
-          if (row < count)
-            for (int i = 0; i < square_tiles; ++i) square += squares[i * a.tokens + first + row];
-          scale[j] = 1.0f / sqrtf(square / rank_of_norm + epsilon);
-        }
+        for (int j = 0; j < 2; ++j)
+#pragma unroll
+          for (int i = 0; i < 2; ++i)
+            if (lane / 4 + 8 * j < count && i < square_tiles)
+              asm volatile("ld.global.f32 %0, [%1];"
+                           : "=f"(square[j][i])
+                           : "l"(squares + i * a.tokens + first + lane / 4 + 8 * j));
       }
       for (int step = 0; step < steps; ++step) {
         barrier_wait(full + 8 * stage, parity);
@@ -213,6 +213,15 @@ __global__ void __launch_bounds__(384, 1)
         }
       }
       if constexpr (NORM == kNormSecond) {
+        float scale[2];
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          const int row = lane / 4 + 8 * j;
+          float sum = square[j][0] + square[j][1];
+          for (int i = 2; i < square_tiles; ++i)
+            if (row < count) sum += squares[i * a.tokens + first + row];
+          scale[j] = 1.0f / sqrtf(sum / rank_of_norm + epsilon);
+        }
 #pragma unroll
         for (int i = 0; i < kColumns / 2; ++i) d[i] *= scale[i / 2 % 2];
       }
