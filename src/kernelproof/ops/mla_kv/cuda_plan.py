@@ -200,7 +200,11 @@ _BLOCK_SHARED_LIMIT = 200 * 1024
 
 # Tokens from which the largest tile is the fastest whatever the columns, and blocks for each
 # multiprocessor below which a smaller one is.
-_MANY_TOKENS, _ENOUGH_BLOCKS = 2048, 1.5
+_MANY_TOKENS, _ENOUGH_BLOCKS = 2048, 0.9
+
+
+# Terms below which the largest tile of float32, one a multiprocessor, ends before it is under way.
+_DEEP_ENOUGH = 256
 
 
 def choose_tile(
@@ -336,6 +340,8 @@ def mma(
         ]
     else:
         launches = [_mma_launch(n, down, tile, splits, split_depth, n.dtype)]
+    if n.dtype == torch.float32 and n.rank < _DEEP_ENOUGH:
+        tiles = tuple(t for t in tiles if t.tokens * t.columns < 128 * 128)
     tile = up_tile or choose_tile(tiles, n.tokens, n.columns, device)
     launches.append(_mma_launch(n, up, tile, 1, n.rank, n.dtype))
     return Plan("mma", tuple(launches), tuple(scratch), "one tensor-core product after the other")
@@ -433,15 +439,16 @@ def library(n: Operands) -> Plan | None:
 DESIGNS = ("registers", "fused", "block", "decode", "wgmma", "library", "mma", "product")
 
 
-# Multiply-adds below which mla_kv_mma beats the matrix library on an H200, where its three launches
+# Multiply-adds and tokens below which mla_kv_mma beats the matrix library on an H200, where its three launches
 # wait for one another without gaps.
-_MMA_WORK = 400_000_000
+_MMA_WORK, _MMA_TOKENS = 400_000_000, 1024
 
 
 def _candidates(n: Operands) -> tuple[str, ...]:
     """Designs by preference, of which the first that fits is taken (measured on an H200)."""
     if n.dtype in (torch.float16, torch.bfloat16):
-        if n.tokens * n.rank * (n.model + n.columns) < _MMA_WORK:
+        work = n.tokens * n.rank * (n.model + n.columns)
+        if work < _MMA_WORK and n.tokens < _MMA_TOKENS:
             return ("decode", "mma", "product")
         return ("decode", "wgmma", "library", "mma", "product")
     return ("registers", "fused", "mma", "product")
