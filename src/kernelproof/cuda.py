@@ -111,6 +111,21 @@ class Kernel:
         with _made_current(device):
             loaded.launch(args, (grid, block, shared, cluster, programmatic, cooperative, opt_in))
 
+    def again(self, device: int, args: Sequence[Any], how: tuple[Any, ...]) -> None:
+        """A call in less host time, for launches whose form is known.
+
+        Args:
+            device: index of the CUDA device of ``args``.
+            how: grid, block, shared, cluster, programmatic, cooperative and opt_in.
+        """
+        loaded = self._loaded.get(device)
+        if loaded is None or _taker is not None or loaded.current_device() != device:
+            grid, block, *rest = how
+            names = ("shared", "cluster", "programmatic", "cooperative", "opt_in")
+            self(*args, grid=grid, block=block, **dict(zip(names, rest, strict=True)))
+        else:
+            loaded.launch(args, how)
+
     def _load(self, device: int) -> _Loaded:
         core = _core()
         code, mangled = self._compile(present_arch(device))
@@ -170,9 +185,12 @@ class _Loaded:
 
     def __init__(self, kernel: Any, device: int, name: str) -> None:
         import cuda.bindings.driver as driver
+        import torch
 
         self.name = name
         self.driver = driver
+        self.current_stream = torch._C._cuda_getCurrentRawStream
+        self.current_device = torch._C._cuda_getDevice
         self.kernel = kernel
         self.function = driver.CUfunction(int(kernel.handle))
         self.device = device
@@ -191,13 +209,11 @@ class _Loaded:
 
     def launch(self, args: Sequence[Any], how: tuple[Any, ...]) -> None:
         """``how``: grid, block, shared, cluster, programmatic, cooperative, opt_in."""
-        import torch
-
         kinds = tuple(map(type, args))
         packer = self.packers.get(kinds)
         if packer is None:
             packer = self.packers[kinds] = _Packer(args, self.layout)
-        key = (*how, torch._C._cuda_getCurrentRawStream(self.device))
+        key = (*how, self.current_stream(self.device))
         config = self.configs.get(key)
         if config is None:
             config = self.configs[key] = self._config(*key)

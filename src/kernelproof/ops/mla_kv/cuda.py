@@ -172,7 +172,9 @@ def _key(*tensors: torch.Tensor | None) -> tuple[Any, ...]:
 class Prepared:
     """A call whose kernels are chosen: ``steps`` take the tensors by name."""
 
-    def __init__(self, chosen: Plan, out_shapes: list[tuple[int, ...]], facts: Device) -> None:
+    def __init__(
+        self, chosen: Plan, out_shapes: list[tuple[int, ...]], facts: Device, device: int
+    ) -> None:
         self.out_shapes = out_shapes
         self.scratch = chosen.scratch
         self.together = chosen.together
@@ -180,7 +182,7 @@ class Prepared:
         self.steps: list[Callable[[dict[str, Any]], None]] = [
             _library_product(step)
             if isinstance(step, Library)
-            else _launcher(step, programmatic and not step.cooperative)
+            else _launcher(step, device, programmatic and not step.cooperative)
             for step in chosen.launches
         ]
 
@@ -193,19 +195,18 @@ def _prepared(device: int, design: str | None, *known: Any) -> Prepared:
     shapes = [(*leading, *shape) for shape in operands.out_shapes()]
     empty = operands.tokens == 0 or not any(math.prod(shape) for shape in operands.out_shapes())
     chosen = Plan("none", ()) if empty else plan(operands, facts, design)
-    return Prepared(chosen, shapes, facts)
+    return Prepared(chosen, shapes, facts, device)
 
 
-def _launcher(launch: Launch, programmatic: bool) -> Callable[[dict[str, Any]], None]:
+def _launcher(launch: Launch, device: int, programmatic: bool) -> Callable[[dict[str, Any]], None]:
     compiled = kernel(launch.name, launch.source)
     fixed: list[Any] = [None if isinstance(arg, (str, Map)) else arg for arg in launch.args]
     named = [(i, arg) for i, arg in enumerate(launch.args) if isinstance(arg, str)]
     maps = [(i, arg) for i, arg in enumerate(launch.args) if isinstance(arg, Map)]
-    how: dict[str, Any] = {
-        "grid": launch.grid, "block": launch.block, "shared": launch.shared,
-        "programmatic": programmatic, "cooperative": launch.cooperative,
-        "cluster": launch.cluster if launch.cluster > 1 else None,
-    }  # fmt: skip
+    cluster = launch.cluster if launch.cluster > 1 else None
+    how = (
+        launch.grid, launch.block, launch.shared, cluster, programmatic, launch.cooperative, True
+    )  # fmt: skip
 
     def run(tensors: dict[str, Any]) -> None:
         args = fixed.copy()
@@ -213,7 +214,7 @@ def _launcher(launch: Launch, programmatic: bool) -> Callable[[dict[str, Any]], 
             args[i] = tensors[name]
         for i, made in maps:
             args[i] = TensorMap(tensors[made.name], *made[1:])
-        compiled(*args, **how)
+        compiled.again(device, args, how)
 
     return run
 

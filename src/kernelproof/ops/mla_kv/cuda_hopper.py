@@ -31,9 +31,11 @@ _SIXTEEN = (torch.float16, torch.bfloat16)
 _SHARED_LIMIT = 227 * 1024
 _WGMMA_TILE = (128, 256)
 _WGMMA_STAGES, _WGMMA_SKEW = 4, 2
-# Fewer tokens leave most of a tile of 128 idle.
-_WGMMA_TOKENS = 192
-_DECODE_TOKENS = 16
+# Fewer tiles leave most multiprocessors idle.
+_WGMMA_TILES = 64
+# Most tokens with which mla_kv_decode is faster than separate products, on an H200; fewer where the
+# weights lie as those of linear layers.
+_DECODE_TOKENS, _DECODE_TOKENS_LINEAR = 16, 8
 _DECODE_THREADS = 320
 _DECODE_WORKERS = 8
 
@@ -145,13 +147,14 @@ def prefill(
     """Two products of many tokens, the second by mla_kv_wgmma; None where it does not fit.
 
     Args:
-        asked: also for few tokens.
+        asked: also for few tiles.
         own_down: whether the first is by mla_kv_wgmma as well, with the norm in both; else the
             matrix library does it, and mla_kv_latent the norm.
     """
     if device.capability[0] != 9 or n.dtype not in _SIXTEEN or n.rank % 8 or not n.rank:
         return None
-    if n.tokens < _WGMMA_TOKENS and not asked:
+    first, *rest = tile_counts(n.tokens, n.sides(), _WGMMA_TILE)
+    if first * sum(rest) < _WGMMA_TILES and not asked:
         return None
     maps = _maps(n, 64)
     if maps is None or not all(side.out_aligned(n.size) for side in n.sides()):
@@ -213,6 +216,8 @@ def decode(n: Operands, device: Device) -> Plan | None:
     if not all(side.out_aligned(n.size) for side in n.sides()):
         return None
     k_major = n.down.along_depth
+    if k_major and n.tokens > _DECODE_TOKENS_LINEAR:
+        return None
     groups = n.rank // 64
     splits = device.multiprocessors // groups
     grid = groups * splits

@@ -198,11 +198,30 @@ BLOCK_TILES_32 = (
 _BLOCK_SHARED_LIMIT = 200 * 1024
 
 
-def choose_tile(tiles: tuple[Tile, ...], tokens: int, columns: int, device: Device) -> Tile:
-    """The first tile of which there are about enough to fill the device, else the smallest."""
+# Tokens from which the largest tile is the fastest whatever the columns, and blocks for each
+# multiprocessor below which a smaller one is.
+_MANY_TOKENS, _ENOUGH_BLOCKS = 2048, 0.9
+
+
+# Terms below which the largest tile of float32, one a multiprocessor, ends before it is under way.
+_DEEP_ENOUGH = 256
+
+
+def choose_tile(
+    tiles: tuple[Tile, ...], tokens: int, columns: int, device: Device, depth: int = 0
+) -> Tile:
+    """The first tile of which there are enough to fill the device, else the smallest.
+
+    Args:
+        depth: terms of sums that may be split over blocks; 0 where they may not.
+    """
     for tile in tiles:
         blocks = ceil_div(tokens, tile.tokens) * ceil_div(columns, tile.columns)
-        if 4 * blocks >= 3 * device.multiprocessors and tokens > tile.tokens // 2:
+        blocks *= max(1, depth // (16 * tile.depth))
+        wasteful = 4 * columns < 3 * tile.columns and tile != tiles[-1]
+        if tokens <= tile.tokens // 2 or wasteful:
+            continue
+        if tokens >= _MANY_TOKENS or blocks >= _ENOUGH_BLOCKS * device.multiprocessors:
             return tile
     return tiles[-1]
 
@@ -301,7 +320,7 @@ def mma(
         tiles = tuple(
             t for t in tiles if t.tokens <= 64
         )  # the values of a larger tile on their way do not fit into registers
-    tile = down_tile or choose_tile(tiles, n.tokens, n.rank, device)
+    tile = down_tile or choose_tile(tiles, n.tokens, n.rank, device, n.model)
     blocks = ceil_div(n.tokens, tile.tokens) * ceil_div(n.rank, tile.columns)
     if splits is None:
         wanted = device.multiprocessors * min(tile.resident, 2)
@@ -321,6 +340,8 @@ def mma(
         ]
     else:
         launches = [_mma_launch(n, down, tile, splits, split_depth, n.dtype)]
+    if n.dtype == torch.float32 and n.rank < _DEEP_ENOUGH:
+        tiles = tuple(t for t in tiles if t.tokens * t.columns < 128 * 128)
     tile = up_tile or choose_tile(tiles, n.tokens, n.columns, device)
     launches.append(_mma_launch(n, up, tile, 1, n.rank, n.dtype))
     return Plan("mma", tuple(launches), tuple(scratch), "one tensor-core product after the other")
@@ -418,16 +439,19 @@ def library(n: Operands) -> Plan | None:
 DESIGNS = ("registers", "fused", "block", "decode", "wgmma", "library", "mma", "product")
 
 
-# Tokens from which mla_kv_wgmma beats the matrix library on an H200.
-_LIBRARY_TOKENS = 1024
+# Multiply-adds, weights and tokens below which mla_kv_mma beats the matrix library on an H200: its
+# launches follow one another with less of a gap.
+_MMA_WORK, _MMA_WEIGHTS, _MMA_TOKENS = 400_000_000, 8_000_000, 1024
 
 
 def _candidates(n: Operands) -> tuple[str, ...]:
     """Designs by preference, of which the first that fits is taken (measured on an H200)."""
     if n.dtype in (torch.float16, torch.bfloat16):
-        if n.tokens < _LIBRARY_TOKENS:
-            return ("decode", "library", "wgmma", "mma", "product")
-        return ("wgmma", "library", "mma", "product")
+        weights = n.rank * (n.model + n.columns)
+        small = weights < _MMA_WEIGHTS and n.tokens * weights < _MMA_WORK
+        if small and n.tokens < _MMA_TOKENS:
+            return ("decode", "mma", "product")
+        return ("decode", "wgmma", "library", "mma", "product")
     return ("registers", "fused", "mma", "product")
 
 

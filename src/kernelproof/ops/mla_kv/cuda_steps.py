@@ -98,13 +98,17 @@ def latent_launch(
     """mla_kv_latent: "partial", of the type in which sums are formed unless told, to "latent"."""
     total = "double" if n.dtype == torch.float64 else "float"
     given = total if partial is None else C_TYPES[partial]
-    width = next(w for w in (4, 2, 1) if n.rank % w == 0) if total == "float" else 1
+    most = 8 if partial is not None and partial.itemsize == 2 else 4
+    width = next(w for w in (8, 4, 2, 1) if n.rank % w == 0 and w <= most)
+    if total == "double":
+        width = 1
+    batch = 1 if splits == 1 else 8 if total == "double" else 16
     # Few tokens leave most multiprocessors idle: more warps share one then.
     warps = 4 if n.tokens <= _LATENT_SHARED_TOKENS else 1
     passes = ceil_div(n.rank, 32 * width * warps)
     name = (
         f"mla_kv_latent<{given}, {C_TYPES[n.dtype]}, {C_TYPES[latent]}, {total}, {width}, "
-        f"{passes}, {warps}>"
+        f"{passes}, {warps}, {batch}>"
     )
     norm = "norm_weight" if n.norm else None
     args = ("partial", norm, "latent", n.tokens, n.rank, splits, float(n.epsilon))

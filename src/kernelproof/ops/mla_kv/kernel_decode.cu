@@ -182,6 +182,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int tiles = a.tiles0 + a.tiles1;
 
   if (warp == kWorkers + 1) {  // copies: one lane for each worker warp
+    // One lane, which is slow, and that is as well: copies that start before those of w_down hold
+    // them up (11.5 instead of 9.1 us for one token).
     if (lane == 0) {
       for (int i = 0; i < 2 * kWorkers * SLOTS + 1; ++i) barrier_init(full + 8 * i, 1);
       barrier_init_done();

@@ -179,18 +179,20 @@ struct alignas(N * sizeof(T)) Vector {
 
 // latent[n] = (partial[0][n] + partial[1][n] + ...), `splits` terms in this order; with norm_weight
 // then its RMS norm. WARPS of a block share a token; a lane has WIDTH neighbours at a time, a divisor
-// of rank, in PASSES passes over the rank. norm_weight may be null. Dynamic shared memory: rank sums
-// for each token of a block where PASSES is above kRegisterPasses.
+// of rank, in PASSES passes over the rank; BATCH partial latents are loaded at a time, or those of all
+// passes where BATCH, and `splits` with it, is 1. norm_weight may be null. Dynamic shared memory: rank
+// sums for each token of a block where PASSES is above kRegisterPasses.
 constexpr int kLatentThreads = 128, kRegisterPasses = 8;
 
-template <typename P, typename W, typename T, typename Sum, int WIDTH, int PASSES, int WARPS>
+template <typename P, typename W, typename T, typename Sum, int WIDTH, int PASSES, int WARPS,
+          int BATCH>
 __global__ void __launch_bounds__(kLatentThreads)
     mla_kv_latent(const P* partial, const W* norm_weight, T* latent, int64 tokens, int rank,
                   int splits, double epsilon) {
   extern __shared__ __align__(16) unsigned char memory[];
   __shared__ Sum squares[kLatentThreads / 32];
   constexpr bool in_registers = PASSES <= kRegisterPasses;
-  constexpr int batch = sizeof(Sum) == 4 ? 16 : 8, lanes = 32 * WARPS;
+  constexpr int lanes = 32 * WARPS;
   constexpr int tokens_of_block = kLatentThreads / lanes;
   wait_for_previous_kernel();
   let_next_kernel_start();
@@ -201,6 +203,14 @@ __global__ void __launch_bounds__(kLatentThreads)
   Sum* const kept = reinterpret_cast<Sum*>(memory) + threadIdx.x / lanes * rank;
   Sum sum[in_registers ? PASSES : 1][WIDTH];
   Sum square = Sum(0);
+  Piece<P, WIDTH> single[BATCH == 1 && in_registers ? PASSES : 1];
+  if constexpr (BATCH == 1 && in_registers) {
+#pragma unroll
+    for (int p = 0; p < PASSES; ++p) {
+      const int r = (p * lanes + lane) * WIDTH;
+      if (active && r < rank) single[p].load(partial + n * rank + r);
+    }
+  }
 #pragma unroll (in_registers ? PASSES : 1)
   for (int p = 0; p < PASSES; ++p) {
     const int r = (p * lanes + lane) * WIDTH, q = in_registers ? p : 0;
@@ -208,16 +218,21 @@ __global__ void __launch_bounds__(kLatentThreads)
 #pragma unroll
     for (int i = 0; i < WIDTH; ++i) sum[q][i] = Sum(0);
     const P* from = partial + n * rank + r;
-    for (int s0 = 0; s0 < splits; s0 += batch) {
-      Piece<P, WIDTH> piece[batch];
+    if constexpr (BATCH == 1 && in_registers) {
 #pragma unroll
-      for (int s = 0; s < batch; ++s)
-        if (s0 + s < splits) piece[s].load(from + (s0 + s) * pitch);
+      for (int i = 0; i < WIDTH; ++i) sum[q][i] = widen(single[q][i]);
+    } else {
+      for (int s0 = 0; s0 < splits; s0 += BATCH) {
+        Piece<P, WIDTH> piece[BATCH];
 #pragma unroll
-      for (int s = 0; s < batch; ++s)
-        if (s0 + s < splits)
+        for (int s = 0; s < BATCH; ++s)
+          if (s0 + s < splits) piece[s].load(from + (s0 + s) * pitch);
 #pragma unroll
-          for (int i = 0; i < WIDTH; ++i) sum[q][i] += widen(piece[s][i]);
+        for (int s = 0; s < BATCH; ++s)
+          if (s0 + s < splits)
+#pragma unroll
+            for (int i = 0; i < WIDTH; ++i) sum[q][i] += widen(piece[s][i]);
+      }
     }
 #pragma unroll
     for (int i = 0; i < WIDTH; ++i) {

@@ -150,6 +150,25 @@ __global__ void __launch_bounds__(384, 1)
     int stage = 0, parity = 0, last = 0, it = 0;
     float d[kColumns / 2];
     for (int tile = tile0; tile < tiles; tile += tile_step) {
+      const int c = tile / rows;
+      const bool second = c >= a.tiles0;
+      const Side& side = a.side[second];
+      const int n0 = (second ? c - a.tiles0 : c) * kColumns;
+      const int64 first =
+          static_cast<int64>(tile % rows * CLUSTER + static_cast<int>(rank)) * kTokens +
+          consumer * 64 + warp * 16;
+      const int count = static_cast<int>(max(min(static_cast<int64>(16), a.tokens - first), 0ll));
+      float square[2][2] = {};  // loaded now, so that they are there after the product
+      if constexpr (NORM == kNormSecond) {
+#pragma unroll
+        for (int j = 0; j < 2; ++j)
+#pragma unroll
+          for (int i = 0; i < 2; ++i)
+            if (lane / 4 + 8 * j < count && i < square_tiles)
+              asm volatile("ld.global.f32 %0, [%1];"
+                           : "=f"(square[j][i])
+                           : "l"(squares + i * a.tokens + first + lane / 4 + 8 * j));
+      }
       for (int step = 0; step < steps; ++step) {
         barrier_wait(full + 8 * stage, parity);
         const unsigned x = base + stage * kStageBytes + consumer * (64 * 128);
@@ -174,14 +193,6 @@ __global__ void __launch_bounds__(384, 1)
       product_ready(d);
       release(last);
 
-      const int c = tile / rows;
-      const bool second = c >= a.tiles0;
-      const Side& side = a.side[second];
-      const int n0 = (second ? c - a.tiles0 : c) * kColumns;
-      const int64 first =
-          static_cast<int64>(tile % rows * CLUSTER + static_cast<int>(rank)) * kTokens +
-          consumer * 64 + warp * 16;
-      const int count = static_cast<int>(max(min(static_cast<int64>(16), a.tokens - first), 0ll));
       // This lane has columns 8 i + 2 (lane % 4) and the next one of rows lane / 4 and 8 more.
       if constexpr (NORM == kNormFirst) {
         float square[2] = {0.0f, 0.0f};
@@ -206,10 +217,10 @@ __global__ void __launch_bounds__(384, 1)
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
           const int row = lane / 4 + 8 * j;
-          float square = 0.0f;
-          if (row < count)
-            for (int i = 0; i < square_tiles; ++i) square += squares[i * a.tokens + first + row];
-          scale[j] = 1.0f / sqrtf(square / rank_of_norm + epsilon);
+          float sum = square[j][0] + square[j][1];
+          for (int i = 2; i < square_tiles; ++i)
+            if (row < count) sum += squares[i * a.tokens + first + row];
+          scale[j] = 1.0f / sqrtf(sum / rank_of_norm + epsilon);
         }
 #pragma unroll
         for (int i = 0; i < kColumns / 2; ++i) d[i] *= scale[i / 2 % 2];
