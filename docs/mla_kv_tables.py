@@ -119,7 +119,7 @@ def cpu_table() -> str:
     lines = [
         f"{env['cpu']}, one thread, {found['instructions']}, fp32, torch {env['torch']}:",
         "",
-        "| tokens, M, R, H, D | weights | mla_kv | eager | two matmuls | written in place | ratio |",
+        "| N, M, R, H, D | weights | mla_kv | eager | two matmuls | written in place | ratio |",
         "|---|---|---|---|---|---|---|",
     ]
     for row in found["rows"]:
