@@ -1,8 +1,8 @@
 """Where the wall time of a command goes, for whoever waits for it.
 
 With ``KERNELPROOF_TIMELINE=1`` a command ends with its stages on stderr: when each began, how long
-it took, and in which thread; with any other value they are written to a file of that name, as JSON.
-Times are seconds since the process started.
+it took, and whether beside the others; with any other value they are written to a file of that
+name, as JSON. Times are seconds since the process started. Stages contain others.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 _VARIABLE = "KERNELPROOF_TIMELINE"
 # Shorter ones are not printed; a file has all.
@@ -43,36 +44,46 @@ def mark(name: str) -> None:
 
 
 class Timeline:
-    """The stages of this process so far, as (began, seconds, thread, name)."""
+    """The stages of this process so far: of each when it first began, for how long it went on in
+    all, how many times, and whether in a thread beside the main one."""
 
     def __init__(self) -> None:
         self.started = time.monotonic() - _age()
         self.marked = 0.0
-        self.spans: list[tuple[float, float, str, str]] = []
+        self.stages: dict[tuple[bool, str], list[float]] = {}
 
     def now(self) -> float:
         return time.monotonic() - self.started
 
     def add(self, name: str, began: float) -> None:
-        thread = threading.current_thread()
-        where = "" if thread is threading.main_thread() else thread.name
-        self.spans.append((began, self.now() - began, where, name))
+        beside = threading.current_thread() is not threading.main_thread()
+        stage = self.stages.setdefault((beside, name), [began, 0.0, 0])
+        stage[0] = min(stage[0], began)
+        stage[1] += self.now() - began
+        stage[2] += 1
+
+    def rows(self) -> list[dict[str, Any]]:
+        found = [
+            {"stage": name, "began": began, "seconds": taken, "times": int(times), "beside": beside}
+            for (beside, name), (began, taken, times) in self.stages.items()
+        ]
+        return sorted(found, key=lambda row: (row["began"], -row["seconds"]))
 
     def text(self) -> str:
-        shown = sorted(one for one in self.spans if one[1] >= _SHORT)
-        lines = [f"{'began':>8} {'took':>8}  stage"]
-        for began, seconds, thread, name in shown:
-            lines.append(f"{began:7.2f}s {seconds:7.2f}s  {f'[{thread}] ' if thread else ''}{name}")
+        lines = ["   began     took  stage ('|': beside the others)"]
+        for row in self.rows():
+            if row["seconds"] >= _SHORT:
+                mark, times = "| " if row["beside"] else "", row["times"]
+                words = f"{mark}{row['stage']}" + (f" ({times} times)" if times > 1 else "")
+                lines.append(f"{row['began']:7.2f}s {row['seconds']:7.2f}s  {words}")
         return "\n".join(lines)
 
     def tell(self, where: str) -> None:
         self.add("the whole command", 0.0)
         if where == "1":
             print(self.text(), file=sys.stderr)
-            return
-        keys = ("began", "seconds", "thread", "stage")
-        rows = [dict(zip(keys, one, strict=True)) for one in sorted(self.spans)]
-        Path(where).write_text(json.dumps(rows, indent=1) + "\n")
+        else:
+            Path(where).write_text(json.dumps(self.rows(), indent=1) + "\n")
 
 
 def _age() -> float:
