@@ -174,6 +174,7 @@ def _judged(
         seen = findings.Findings(
             reference, subject, job.seeds[0], job.options, ahead, race.case if race else None
         )
+        ahead.start(_imports)
         verdict = _check(reference, subject, job.seeds, job.device, job.options, progress)
         verdict = subject.audited(verdict)
         verdict = verdict.model_copy(update={"notes": (*verdict.notes, *remarks)})
@@ -191,6 +192,13 @@ def _judged(
                 verdict = seen.evidence_again(verdict)
         verdict, inspection = seen.inspection(verdict, timing)
     return _record(job, subject, verdict, timing, library, inspection)
+
+
+def _imports() -> None:
+    """What is needed once all is over."""
+    from kernelproof import environment, report, reproducer, store  # noqa: F401
+
+    environment.capture()
 
 
 def _record(
