@@ -250,13 +250,9 @@ def _judge(problem: str, candidate: str, timed: bool, options: Options) -> Recor
 
     # The worker's server imports torch while this process does the same.
     start_server()
-    timeline.mark("start and read the arguments")
-    import torch  # noqa: F401  a stage of its own: it takes a second, or some
-
-    timeline.mark("import torch")
     from kernelproof import pipeline
 
-    timeline.mark("import the judge")
+    timeline.mark("start and read the arguments")
     with Shown() as progress:
         return pipeline.judge(problem, candidate, timed=timed, options=options, progress=progress)
 

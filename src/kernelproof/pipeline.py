@@ -142,6 +142,8 @@ class _Job:
 
 
 def _job(problem: str | Path, found: Candidate, options: Options, timed: bool) -> _Job:
+    with span("import torch"):
+        import torch  # noqa: F401  a stage of its own: it takes a second, or some
     with span("load the problem"):
         reference = problems.load(problem, dict(options.sizes), options.shrink_to)
     if options.case_sizes:
