@@ -309,6 +309,8 @@ class Timed:
     def _payload(self, sets: list[Drawn]) -> list[bytes]:
         """Each set by itself, for the worker to unpack when its turn comes."""
         self.sent = sets
+        if self.only is list:
+            return [drawn.packed for drawn in sets]
         return [pickle.dumps((d.seed, self.only(d.inputs)), protocol=5) for d in sets]
 
     def _ask(self, do: str, **fields: Any) -> Any:
