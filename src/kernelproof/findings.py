@@ -122,7 +122,8 @@ class Findings:
                 self.ahead.watched(other.worker)
                 return profiled(other)
 
-        if self.ahead.many:
+        # Large ones may not fit into the GPU's memory twice.
+        if self.ahead.many and self.reference.input_bytes(case) <= _PROFILED_BYTES:
             return self.ahead.start(elsewhere)
         return lambda: profiled(self.subject)
 
