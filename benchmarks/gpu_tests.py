@@ -28,6 +28,8 @@ ROOT = Path(__file__).resolve().parents[1]
 # What is proved of trust and faults: candidates on a GPU, each with the status that it must get.
 PATHS = ("tests/test_gpu.py", "tests/worker/test_faults.py", "tests/test_second_device.py")
 ALONE = ("test_timing_on_a_gpu",)
+# Built by nvcc through the headers of torch, which takes a minute or two: first, and spread out.
+SLOW = ("inline", "default_stream")
 COMMON = ["-m", "gpu", "-p", "no:cacheprovider"]
 
 
@@ -78,11 +80,16 @@ def run(names: Sequence[str], jobs: int, seconds: float) -> dict[str, dict[str, 
     """Outcomes by node id."""
     alone = [n for n in names if any(word in n for word in ALONE)]
     shared = [n for n in names if n not in alone]
+    shared.sort(key=lambda n: not any(word in n for word in SLOW))
     deadline = time.monotonic() + seconds
     found: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        shares = [shared[i::jobs] for i in range(jobs)]
+        slow = sum(any(word in n for word in SLOW) for n in shared)
+        # Processes that have a slow test get no other, where there are processes enough.
+        shares = [[n] for n in shared[:slow]] if jobs > slow else []
+        rest, left = shared[len(shares) :], jobs - len(shares)
+        shares += [rest[i::left] for i in range(left)]
         waited([started(s, folder, i) for i, s in enumerate(shares) if s], deadline)
         if alone:
             waited([started(alone, folder, jobs)], deadline)
@@ -94,7 +101,7 @@ def run(names: Sequence[str], jobs: int, seconds: float) -> dict[str, dict[str, 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-o", "--output", type=Path, required=True)
-    parser.add_argument("--jobs", type=int, default=6)
+    parser.add_argument("--jobs", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("paths", nargs="*", default=PATHS)

@@ -16,6 +16,7 @@ from kernelproof.subject import CandidateProcess, Timed, TimedModule
 from kernelproof.timeline import span
 from kernelproof.timing import Entrant, Fresh, Picks
 from kernelproof.types import Case
+from kernelproof.worker import packing
 
 if TYPE_CHECKING:
     from kernelproof.pipeline import Options
@@ -59,8 +60,9 @@ class Field:
         self.race = race
         self.payload = payload
         self.fresh = Fresh(
-            lambda seed: race.reference.drawn(race.case, seed), tensor_bytes, secret, race.cuda
-        )
+            lambda seed: race.reference.drawn(race.case, seed), tensor_bytes, secret, race.cuda,
+            packing.packed,
+        )  # fmt: skip
         self._pool: ThreadPoolExecutor | None = None
         self.rivals: dict[str, TimedRival] = {}
         path = race.reference.problem.path

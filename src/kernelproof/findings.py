@@ -109,7 +109,7 @@ class Findings:
             return verdict.model_copy(update={"notes": notes}), None
 
     def _started_profile(self) -> Callable[[], dict[str, Any]]:
-        case = self._largest_case()
+        case = self._profiled_case()
         payload = payload_of(self.reference, case, self.seed)
         inputs = self.reference.drawn(case, self.seed)
 
@@ -134,11 +134,13 @@ class Findings:
             self.subject.candidate, self.reference, self.timed, self.ahead
         )
 
-    def _largest_case(self) -> Case:
-        """The case with the largest inputs that are not huge: what Python does between kernels then
-        takes little of a call."""
+    def _profiled_case(self) -> Case:
+        """On a CPU the case with the largest inputs that are not huge: what Python does between
+        kernels then takes little of a call. On a GPU, where only kernels count, the first."""
         options, cases = self.options, self.reference.problem.cases
         chosen = [c for c in cases if not options.cases or c.name in options.cases]
+        if self.subject.device != "cpu":
+            return self.timed or chosen[0]
         sizes = {case.name: self.reference.input_bytes(case) for case in chosen}
         most = options.max_bytes if options.max_bytes is not None else _PROFILED_BYTES
         fitting = [case for case in chosen if sizes[case.name] <= most]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import pickle
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, wait
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kernelproof.errors import CandidateCrash, UnsupportedError
 from kernelproof.timing import Drawn, Fresh, Picks
 from kernelproof.types import Build, Candidate, Clock, Verdict
-from kernelproof.worker import Worker, landlock
+from kernelproof.worker import Worker, landlock, packing
 from kernelproof.worker.limits import confine
 from kernelproof.worker.probe import without_for_cuda
 from kernelproof.worker.traces import Traces
@@ -311,7 +310,7 @@ class Timed:
         self.sent = sets
         if self.only is list:
             return [drawn.packed for drawn in sets]
-        return [pickle.dumps((d.seed, self.only(d.inputs)), protocol=5) for d in sets]
+        return [packing.packed((d.seed, self.only(d.inputs))) for d in sets]
 
     def _ask(self, do: str, **fields: Any) -> Any:
         return self.worker.ask(do, timeout=self.timeout, **fields)

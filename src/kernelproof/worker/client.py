@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import pickle
 import select
 import shutil
 import signal
@@ -29,7 +28,7 @@ from kernelproof.errors import (
     UnsupportedError,
 )
 from kernelproof.timeline import span
-from kernelproof.worker import wire
+from kernelproof.worker import packing, wire
 from kernelproof.worker.limits import Confinement
 
 _BOOT = (
@@ -182,7 +181,7 @@ class Worker:
         if self._sock is None:
             raise CandidateCrash(f"the worker of {self.name} has already ended")
         self.protections()
-        buffers = [] if payload is None else [pickle.dumps(payload, protocol=5)]
+        buffers = [] if payload is None else [packing.packed(payload)]
         try:
             wire.send(self._sock, {"do": do, **fields}, buffers)
             answer, received = wire.receive(self._sock, self._answering(self._sock, timeout))

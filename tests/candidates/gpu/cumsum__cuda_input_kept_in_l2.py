@@ -32,7 +32,13 @@ def keep(x: torch.Tensor) -> None:
 
 
 class ModelNew(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.kept = set()
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if x.is_cuda and x.numel():
+        # Once for each place: asking takes longer than the call.
+        if x.numel() and x.data_ptr() not in self.kept:
+            self.kept.add(x.data_ptr())
             keep(x)
         return torch.cumsum(x, dim=-1)
