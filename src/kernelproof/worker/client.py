@@ -93,6 +93,9 @@ class _Server:
 
     def stop(self) -> None:
         self.control.close()
+        if not self.ready:
+            # It has no workers yet, and would notice only once it has imported torch.
+            self.process.kill()
         try:
             self.process.wait(10.0)
         except subprocess.TimeoutExpired:
