@@ -1,13 +1,14 @@
 """Judge every rung of candidates/ on this machine; write the rows of docs/ladder.md.
 
     python benchmarks/ladder.py --out DIR [--only mla_kv/0] [--jobs 8] [--seconds 330] [--inline]
+                                [--steps time build check inspect]
 
-Each rung is inspected for an H200. On a GPU it is checked at the default level (``--jobs`` at a
-time), then built from scratch and timed on the first case beside eager and the problem's best
-baseline, one at a time. Without a GPU: the check alone, emulated, at the cases of
-`kernelproof.ladder.SMALL`. Each result is a file of its own in DIR, so that an interrupted run goes
-on where it was; all go to DIR/ladder.json (ladder-cpu.json without a GPU), to be kept as
-results/<gpu>/ladder.json or results/ladder-cpu.json.
+On a GPU the rungs of a problem are timed together (see ladder_times.py), each is built from
+scratch, checked at the default level (``--jobs`` at a time), and inspected for an H200 with its
+time. Without a GPU: the check, emulated, at the cases of `kernelproof.ladder.SMALL`, and the
+inspection. Each result is a file of its own in DIR, so that an interrupted run goes on where it
+was, the inspection also on another machine; all go to DIR/ladder.json (ladder-cpu.json without a
+GPU), to be kept as results/<gpu>/ladder.json or results/ladder-cpu.json.
 ``--inline``: also the load_inline forms, which take a minute each to compile.
 """
 
@@ -25,7 +26,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +34,12 @@ from kernelproof import ladder
 from kernelproof.environment import capture
 from kernelproof.types import Run, Timing, Verdict
 
-# The fastest alternative in PyTorch, by results/h200/*-operators.json.
-BASELINE = {
-    "mla_kv": "two matmuls", "gated_recurrence": "chunked", "int8_attention": "dequantised_sdpa",
-}  # fmt: skip
+# A time is that of all rungs of a problem in one run, kept under this name.
+ALL = "all"
+PROBLEMS = ("mla_kv", "int8_attention", "gated_recurrence")
+STEPS = ("time", "build", "check", "inspect")
 # Seconds without a result after which the process at work is ended, and its rung left out.
-PATIENCE = {"check": 150.0, "time": 60.0, "build": 40.0, "inspect": 60.0, "inline": 240.0}
+PATIENCE = {"check": 150.0, "time": 150.0, "build": 40.0, "inspect": 60.0, "inline": 240.0}
 SEED = 7
 
 
@@ -115,41 +116,33 @@ def _errors(run: Run | None) -> dict[str, Any]:
 
 
 def timed(task: Task) -> dict[str, Any]:
-    from kernelproof.pipeline import Options, judge
+    """All rungs of the problem in one run: the timing, with every sample."""
+    from ladder_times import race
 
-    options = Options(
-        level="quick", seeds=1, seed=SEED, cases=("founding",), rounds=8, seconds=1.5,
-        baselines=("eager", BASELINE[task.problem]), build_timeout=230.0,
-    )  # fmt: skip
-    record = judge(task.problem, task.candidate(), timed=True, options=options)
-    return {"founding": record.status, **_times(record.timing)}
+    return {"timing": json.loads(race(ladder.rungs(task.problem), SEED).model_dump_json())}
 
 
-def _times(timing: Timing | None) -> dict[str, Any]:
-    if timing is None:
-        return {}
-    found: dict[str, Any] = {"time_notes": [*timing.notes, timing.candidate.problem]}
-    known = {"": timing.candidate, "floor_": timing.floor}
-    known |= {"eager_" if b.name == "eager" else "baseline_": b for b in timing.baselines}
-    for prefix, one in known.items():
-        for clock in ("device", "host"):
-            series = getattr(one, clock) if one is not None else None
-            found[prefix + clock] = series.median if series is not None else None
-    if timing.limit is not None:
-        bound = timing.limit.bounds[0]
-        found |= {"limit": bound.name, "limit_seconds": bound.seconds,
-                  "limit_share": timing.limit.share}  # fmt: skip
-    return found
+def times_of(out: Path, problem: str, name: str) -> tuple[Timing | None, bool]:
+    """See `ladder_times.of_rung`; no timing where DIR has none."""
+    from ladder_times import of_rung
+
+    path = Task("time", problem, ALL).file(out)
+    found = json.loads(path.read_text()) if path.exists() else {}
+    if "timing" not in found:
+        return None, True
+    return of_rung(Timing.model_validate(found["timing"]), name, ladder.rungs(problem)[-1].name)
 
 
-def inspected(task: Task) -> dict[str, Any]:
-    """Resources and occupancy of the kernels of the founding case on an H200, compiled here."""
+def inspected(task: Task, out: Path) -> dict[str, Any]:
+    """Resources and occupancy of the kernels of the founding case on an H200, compiled here, and
+    what holds them back, also by their time where there is one."""
     from kernelproof.errors import UnsupportedError
     from kernelproof.inspecting import Wish, inspect
 
     where = f"{task.problem}/cuda" if task.candidate() == "cuda" else task.candidate()
+    timing, _ = times_of(out, task.problem, task.name)
     try:
-        found = inspect(where, Wish(gpu="h200", problem=task.problem, case="founding"))
+        found = inspect(where, Wish(gpu="h200", problem=task.problem, case="founding"), timing)
     except UnsupportedError as error:
         return {"kernels": [], "sentences": [error.message]}
     return {
@@ -206,18 +199,13 @@ def built(task: Task) -> dict[str, Any]:
     return {"build": seconds}
 
 
-_STEPS: dict[str, Callable[[Task], dict[str, Any]]] = {
-    "time": timed, "build": built, "inspect": inspected,
-}  # fmt: skip
-
-
 def work(step: str, form: str, names: list[str], out: Path, gpu: bool) -> None:
     """Do ``step`` for rungs "problem/name" one after the other, each into a file of its own."""
     for name in names:
         task = Task(step, *name.split("/"), form)
         started = time.perf_counter()
         try:
-            found = check(task, gpu) if step == "check" else _STEPS[step](task)
+            found = _result(task, out, gpu)
         except Exception as error:
             traceback.print_exc()
             found = {"fault": f"{type(error).__name__}: {error}"}
@@ -227,6 +215,14 @@ def work(step: str, form: str, names: list[str], out: Path, gpu: bool) -> None:
         part = path.with_suffix(".part")
         part.write_text(json.dumps(found, indent=1, default=str))
         part.replace(path)
+
+
+def _result(task: Task, out: Path, gpu: bool) -> dict[str, Any]:
+    if task.step == "check":
+        return check(task, gpu)
+    if task.step == "inspect":
+        return inspected(task, out)
+    return timed(task) if task.step == "time" else built(task)
 
 
 # ---- in the process that leads
@@ -275,7 +271,11 @@ def _start(share: list[Task], out: Path, gpu: bool) -> subprocess.Popen[bytes]:
     log = (out / f"{share[0].step}.log").open("ab")
     command = [sys.executable, __file__, "--out", str(out), "--work", share[0].step]
     command += ["--form", share[0].form, *([] if gpu else ["--cpu"]), "--names", *names]
-    return subprocess.Popen(command, stdout=log, stderr=log)
+    environment = dict(os.environ)
+    if share[0].step == "check":
+        # Several at a time: threads of one would only stand in the way of another.
+        environment |= {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
 
 
 def merged(tasks: Iterable[Task], out: Path) -> list[dict[str, Any]]:
@@ -284,6 +284,8 @@ def merged(tasks: Iterable[Task], out: Path) -> list[dict[str, Any]]:
     for task in tasks:
         if not task.file(out).exists():
             continue
+        if task.step == "time":
+            continue
         key = (task.problem, task.name, task.form)
         row = rows.setdefault(key, dict(zip(("problem", "rung", "form"), key, strict=True)))
         found = json.loads(task.file(out).read_text())
@@ -291,13 +293,48 @@ def merged(tasks: Iterable[Task], out: Path) -> list[dict[str, Any]]:
         if "fault" in found:
             row.setdefault("faults", {})[task.step] = found.pop("fault")
         row.update(found)
+    from ladder_times import row as times_row
+
+    for (problem, name, form), row in rows.items():
+        timing, right = times_of(out, problem, name) if form == "candidate" else (None, True)
+        if timing is not None:
+            row.update(times_row(timing, right))
     return [rows[key] for key in sorted(rows)]
+
+
+def about(out: Path, gpu: bool, commit: str) -> dict[str, Any]:
+    """On what the results in DIR were made; that of the first run in it."""
+    path = out / "about.json"
+    if not path.exists():
+        environment = capture()
+        found = {
+            "date": str(datetime.date.today()),
+            "commit": environment.commit or commit,
+            "torch": environment.torch,
+            "cuda": environment.cuda if gpu else "",
+            "driver": environment.gpu_driver if gpu else "",
+            "versions": environment.versions,
+            "machine": (environment.gpu if gpu else "") or environment.cpu,
+            "gpu": gpu,
+        }
+        path.write_text(json.dumps(found))
+    return dict(json.loads(path.read_text()))
+
+
+def tasks_of(step: str, rungs: list[ladder.Rung]) -> list[Task]:
+    """Those of one step; a problem is timed where all of its rungs are wanted."""
+    if step != "time":
+        return [Task(step, r.problem, r.name) for r in rungs]
+    return [
+        Task(step, problem, ALL) for problem in PROBLEMS if set(ladder.rungs(problem)) <= set(rungs)
+    ]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", default="", help="rungs whose problem/name begins so")
+    parser.add_argument("--steps", nargs="+", choices=STEPS, default=STEPS)
     parser.add_argument("--jobs", type=int, default=0, help="checks at a time")
     parser.add_argument("--seconds", type=float, default=330.0, help="then the rest is left")
     parser.add_argument("--inline", action="store_true")
@@ -312,35 +349,27 @@ def main() -> int:
         return 0
     import torch
 
-    gpu = torch.cuda.is_available() and not given.cpu
+    here = torch.cuda.is_available() and not given.cpu
     until = time.monotonic() + given.seconds
     given.out.mkdir(parents=True, exist_ok=True)
-    jobs = given.jobs or (min(10, os.cpu_count() or 1) if gpu else 2)
-    rungs = [r for problem in ladder.problems() for r in ladder.rungs(problem)]
+    facts = about(given.out, here, given.commit)
+    gpu = facts.pop("gpu")
+    jobs = given.jobs or (min(12, os.cpu_count() or 1) if here else 2)
+    rungs = [r for problem in PROBLEMS for r in ladder.rungs(problem)]
     rungs = [r for r in rungs if f"{r.problem}/{r.name}".startswith(given.only)]
-    checks = [Task("check", r.problem, r.name) for r in rungs]
-    inspections = [Task("inspect", r.problem, r.name) for r in rungs]
-    builds = [Task("build", r.problem, r.name) for r in rungs] if gpu else []
-    times = [Task("time", r.problem, r.name) for r in rungs] if gpu else []
+    steps = {step: tasks_of(step, rungs) for step in STEPS if gpu or step in ("check", "inspect")}
+    for step, tasks in steps.items():
+        # Only what needs no GPU can go on elsewhere.
+        if step in given.steps and (here == gpu or step == "inspect"):
+            lead(tasks, given.out, jobs if step in ("check", "inspect") else 1, here, until)
     inline: list[Task] = []
     if gpu and given.inline:
         twins = [r for r in rungs if (r.folder / "load_inline.py").is_file()]
         inline = [Task("check", r.problem, r.name, "load_inline") for r in twins]
-    lead(inline, given.out, 4, gpu, until)
-    lead(checks, given.out, jobs, gpu, until)
-    lead(inspections, given.out, jobs, gpu, until)
-    lead(builds, given.out, 1, gpu, until)
-    lead(times, given.out, 1, gpu, until)
-    rows = merged([*checks, *inspections, *builds, *times, *inline], given.out)
-    environment = capture()
-    about = {
-        "date": str(datetime.date.today()),
-        "commit": environment.commit or given.commit,
-        "torch": environment.torch,
-        "machine": (environment.gpu if gpu else "") or environment.cpu,
-    }
+        lead(inline, given.out, 4, here, until)
+    rows = merged([task for tasks in steps.values() for task in tasks] + inline, given.out)
     output = given.out / ("ladder.json" if gpu else "ladder-cpu.json")
-    output.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
+    output.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
     for row in rows:
         words = row.get("unexpected") or row.get("faults") or ""
         print(row["problem"], row["rung"], row["form"], row.get("status"), row.get("device"), words)

@@ -69,10 +69,11 @@ class Field:
             for one in race.baselines
         }  # fmt: skip
         self.floor = _floor(race, self.fresh)
-        if race.cuda and len(os.sched_getaffinity(0)) >= _MANY_PROCESSORS:
+        processors = len(os.sched_getaffinity(0))
+        if race.cuda and processors >= _MANY_PROCESSORS:
             self.fresh.sets(0, self.fresh.most)
             own = [*self.baselines.values(), self.floor]
-            self._pool = ThreadPoolExecutor(len(own))
+            self._pool = ThreadPoolExecutor(min(processors, len(own) + len(race.rivals)))
             for one in own:
                 one.start(self._pool)
 
@@ -80,14 +81,12 @@ class Field:
         return self
 
     def __exit__(self, *_: object) -> None:
-        own = [*self.baselines.values(), self.floor]
+        own = [*self.baselines.values(), self.floor, *self.rivals.values()]
         for one in own:
             one.stop()
         # At once: the end of a process with a context on a GPU takes half a second.
         with ThreadPoolExecutor(len(own)) as pool:
             list(pool.map(lambda one: one.worker.close(), own))
-        for rival in self.rivals.values():
-            rival.worker.close()
         if self._pool is not None:
             self._pool.shutdown()
 
@@ -96,7 +95,8 @@ class Field:
         return self.baselines.get(EAGER)
 
     def entrants(self) -> list[Entrant]:
-        """Baselines and rivals. The latter are loaded only now: they are candidates too."""
+        """Baselines and rivals. The latter, which are candidates too, are loaded only now, or from
+        now on where baselines were made ready at once."""
         for one in self.race.rivals:
             process = CandidateProcess(
                 one.candidate, self.race.device, self.race.options, one.hides
@@ -105,6 +105,8 @@ class Field:
             self.rivals[one.name] = TimedRival(
                 process, self.fresh, timeout, Picks(tensor_bytes), self.payload
             )
+            if self._pool is not None:
+                self.rivals[one.name].start(self._pool)
         return [Entrant(name, one) for name, one in {**self.baselines, **self.rivals}.items()]
 
 

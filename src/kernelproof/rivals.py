@@ -111,7 +111,7 @@ def _unchanged(record: Record) -> Candidate:
 
 
 class TimedRival(Timed):
-    """A rival in a worker of its own, which loads it when the timing prepares it."""
+    """A rival in a worker of its own, which loads it when it is prepared."""
 
     def __init__(
         self, subject: CandidateProcess, fresh: Fresh, timeout: float, picks: Picks, payload: Any
@@ -120,11 +120,11 @@ class TimedRival(Timed):
         self.subject = subject
         self.payload = payload
 
-    def prepare(self) -> dict[str, Any]:
+    def _prepared(self) -> dict[str, Any]:
         self.subject.construct(*self.payload)
         imported = self.subject.import_seconds
         self.built = imported, self.subject.build_seconds - imported
-        return super().prepare()
+        return super()._prepared()
 
     def untimed(self, inputs: list[Any], seed: int, times: int) -> Any:
         """Calls in a new process, which knows of no timing."""
