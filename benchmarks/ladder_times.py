@@ -80,7 +80,9 @@ def of_rung(timing: Timing, name: str, last: str) -> tuple[Timing | None, bool]:
     the rung that was the candidate."""
     known = {one.name: one for one in timing.baselines}
     eager, best = timing.baselines[:2]
-    mine = timing.candidate if name == last else known[name]
+    mine = timing.candidate if name == last else known.get(name)
+    if mine is None:
+        return None, True
     notes = tuple(n for n in timing.notes if n.split(":")[0].split(" does")[0] not in known)
     own = tuple(n for n in timing.notes if n.startswith((f"{name}:", f"{name} does")))
     right = not any(n.startswith(f"{name} {_OTHER}") for n in own)
