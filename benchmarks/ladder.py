@@ -32,7 +32,7 @@ from typing import Any
 
 from kernelproof import ladder
 from kernelproof.environment import capture
-from kernelproof.types import Run, Timing, Verdict
+from kernelproof.types import LadderResults, Run, Timing, Verdict
 
 # A time is that of all rungs of a problem in one run, kept under this name.
 ALL = "all"
@@ -369,12 +369,13 @@ def main() -> int:
         lead(inline, given.out, 4, here, until)
     rows = merged([task for tasks in steps.values() for task in tasks] + inline, given.out)
     output = given.out / ("ladder.json" if gpu else "ladder-cpu.json")
-    output.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
-    for row in rows:
-        words = row.get("unexpected") or row.get("faults") or ""
-        print(row["problem"], row["rung"], row["form"], row.get("status"), row.get("device"), words)
+    results = LadderResults.model_validate({**facts, "rows": rows})
+    output.write_text(results.model_dump_json(indent=1, exclude_defaults=True) + "\n")
+    for row in results.rows:
+        words = row.unexpected or row.faults or ""
+        print(row.problem, row.rung, row.form, row.status, row.device, words)
     print(f"{output}: {len(rows)} rows of {len(rungs) + len(inline)}")
-    return int(any(row.get("unexpected") or row.get("faults") for row in rows))
+    return int(any(row.unexpected or row.faults for row in results.rows))
 
 
 if __name__ == "__main__":

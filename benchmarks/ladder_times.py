@@ -102,36 +102,41 @@ def of_rung(timing: Timing, name: str, last: str) -> tuple[Timing | None, bool]:
 
 
 def row(timing: Timing, right: bool) -> dict[str, Any]:
-    """Medians in seconds of one rung and what it was timed beside, for ladder.json."""
+    """Medians in seconds of one rung and what it was timed beside: fields of `RungResult`."""
     eager, best = timing.baselines
-    known = {"": timing.candidate, "floor_": timing.floor, "eager_": eager, "baseline_": best}
-    found: dict[str, Any] = {
-        "right_when_timed": right,
+    known = {"rung": timing.candidate, "eager": eager, "baseline": best, "floor": timing.floor}
+    series = _main(timing.candidate)
+    ratios = [_beside(one, timing) for one in (eager, best)]
+    # Intervals to all others say nothing of this one.
+    notes = [note.split("; not yet narrow")[0] for note in timing.notes]
+    problem = timing.candidate.problem
+    return {
+        "times": {name: _medians(one) for name, one in known.items() if one is not None},
+        "interval": [series.low, series.high] if series is not None else None,
+        "rounds": max(series.rounds) + 1 if series is not None else 0,
         "baseline": best.name,
-        "time_notes": [*timing.notes, *([p] if (p := timing.candidate.problem) else [])],
+        "ratios": [found for found in ratios if found is not None],
+        "right_when_timed": right,
+        "time_notes": [*notes, *([problem] if problem else [])],
+        "limit": timing.limit.bounds[0].model_dump() if timing.limit is not None else None,
+        "limit_share": timing.limit.share if timing.limit is not None else None,
     }
-    for prefix, one in known.items():
-        for clock in ("device", "host", "cold"):
-            series = getattr(one, clock) if one is not None else None
-            found[prefix + clock] = series.median if series is not None else None
-    if (series := timing.candidate.device or timing.candidate.host) is not None:
-        found["rounds"] = max(series.rounds) + 1
-        found["interval"] = [series.low, series.high]
-    for prefix, one in (("eager", eager), ("baseline", best)):
-        found |= _beside(prefix, one, timing)
-    if timing.limit is not None:
-        bound = timing.limit.bounds[0]
-        found |= {"limit": bound.name, "limit_seconds": bound.seconds,
-                  "limit_share": timing.limit.share}  # fmt: skip
-    return found
 
 
-def _beside(prefix: str, other: Contestant, timing: Timing) -> dict[str, Any]:
+def _medians(one: Contestant) -> dict[str, float | None]:
+    found = {clock: getattr(one, clock) for clock in ("device", "host", "cold")}
+    return {clock: s.median if s is not None else None for clock, s in found.items()}
+
+
+def _beside(other: Contestant, timing: Timing) -> dict[str, Any] | None:
     mine, theirs = _main(timing.candidate), _main(other)
     if mine is None or theirs is None:
-        return {}
+        return None
     got = ratio(theirs, mine, timing.throttled)
-    return {f"{prefix}_ratio": [got.middle, got.low, got.high], f"{prefix}_answer": got.answer}
+    return {
+        "baseline": other.name, "clock": "device" if timing.candidate.device else "host",
+        "ratio": got.middle, "low": got.low, "high": got.high, "answer": got.answer,
+    }  # fmt: skip
 
 
 def _main(one: Contestant) -> Series | None:
