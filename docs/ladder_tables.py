@@ -28,9 +28,8 @@ def _results(path: Path) -> LadderResults:
 
 
 def rows(path: Path, problem: str) -> dict[str, RungResult]:
-    """Rung -> its row of one results file, in the order of the ladder."""
-    found = {row.rung: row for row in _results(path).of(problem)}
-    return {r.name: found[r.name] for r in ladder.rungs(problem) if r.name in found}
+    """Rung -> its row of one results file."""
+    return {row.rung: row for row in _results(path).of(problem)}
 
 
 def status(row: RungResult) -> str:
