@@ -44,6 +44,15 @@ SEED = 7
 
 
 @dataclasses.dataclass(frozen=True)
+class Place:
+    """Where results go, whether they are of a GPU, and the commit where git cannot tell it."""
+
+    out: Path
+    gpu: bool
+    commit: str
+
+
+@dataclasses.dataclass(frozen=True)
 class Task:
     """One step of one rung; ``form`` is "candidate" or "load_inline"."""
 
@@ -122,15 +131,22 @@ def timed(task: Task) -> dict[str, Any]:
     return {"timing": json.loads(race(ladder.rungs(task.problem), SEED).model_dump_json())}
 
 
-def times_of(out: Path, problem: str, name: str) -> tuple[Timing | None, bool]:
-    """See `ladder_times.of_rung`; no timing where DIR has none."""
+def kept(task: Task, out: Path) -> dict[str, Any]:
+    """What an earlier step left in DIR; nothing where there is none."""
+    path = task.file(out)
+    return dict(json.loads(path.read_text())) if path.exists() else {}
+
+
+def times_of(out: Path, problem: str, name: str) -> tuple[Timing | None, bool, str]:
+    """See `ladder_times.of_rung`, no timing where DIR has none; and the commit of the timing."""
     from ladder_times import of_rung
 
-    path = Task("time", problem, ALL).file(out)
-    found = json.loads(path.read_text()) if path.exists() else {}
+    found = kept(Task("time", problem, ALL), out)
     if "timing" not in found:
-        return None, True
-    return of_rung(Timing.model_validate(found["timing"]), name, ladder.rungs(problem)[-1].name)
+        return None, True, ""
+    last = ladder.rungs(problem)[-1].name
+    timing, right = of_rung(Timing.model_validate(found["timing"]), name, last)
+    return timing, right, found.get("commit", "")
 
 
 def inspected(task: Task, out: Path) -> dict[str, Any]:
@@ -140,7 +156,7 @@ def inspected(task: Task, out: Path) -> dict[str, Any]:
     from kernelproof.inspecting import Wish, inspect
 
     where = f"{task.problem}/cuda" if task.candidate() == "cuda" else task.candidate()
-    timing, _ = times_of(out, task.problem, task.name)
+    timing, *_ = times_of(out, task.problem, task.name)
     try:
         found = inspect(where, Wish(gpu="h200", problem=task.problem, case="founding"), timing)
     except UnsupportedError as error:
@@ -199,37 +215,39 @@ def built(task: Task) -> dict[str, Any]:
     return {"build": seconds}
 
 
-def work(step: str, form: str, names: list[str], out: Path, gpu: bool) -> None:
+def work(step: str, form: str, names: list[str], place: Place) -> None:
     """Do ``step`` for rungs "problem/name" one after the other, each into a file of its own."""
     for name in names:
         task = Task(step, *name.split("/"), form)
         started = time.perf_counter()
         try:
-            found = _result(task, out, gpu)
+            found = _result(task, place)
         except Exception as error:
             traceback.print_exc()
             found = {"fault": f"{type(error).__name__}: {error}"}
         found["wall"] = time.perf_counter() - started
-        path = task.file(out)
+        found["commit"] = capture().commit or place.commit
+        path = task.file(place.out)
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_suffix(".part")
         part.write_text(json.dumps(found, indent=1, default=str))
         part.replace(path)
 
 
-def _result(task: Task, out: Path, gpu: bool) -> dict[str, Any]:
+def _result(task: Task, place: Place) -> dict[str, Any]:
     if task.step == "check":
-        return check(task, gpu)
+        return check(task, place.gpu)
     if task.step == "inspect":
-        return inspected(task, out)
+        return inspected(task, place.out)
     return timed(task) if task.step == "time" else built(task)
 
 
 # ---- in the process that leads
 
 
-def lead(tasks: list[Task], out: Path, jobs: int, gpu: bool, until: float) -> None:
+def lead(tasks: list[Task], place: Place, jobs: int, until: float) -> None:
     """Run ``tasks`` in up to ``jobs`` processes, and end those that no longer give results."""
+    out = place.out
     todo = [task for task in tasks if not task.file(out).exists()]
     running: list[tuple[subprocess.Popen[bytes], list[Task], float]] = []
     # Each process takes a share, as starting one costs seconds.
@@ -243,7 +261,7 @@ def lead(tasks: list[Task], out: Path, jobs: int, gpu: bool, until: float) -> No
             return
         while queue and len(running) < jobs:
             share = queue.pop()
-            running.append((_start(share, out, gpu), share, time.monotonic()))
+            running.append((_start(share, place), share, time.monotonic()))
         time.sleep(0.2)
         for entry in list(running):
             process, share, since = entry
@@ -266,11 +284,12 @@ def lead(tasks: list[Task], out: Path, jobs: int, gpu: bool, until: float) -> No
                     queue.append(left[1:])
 
 
-def _start(share: list[Task], out: Path, gpu: bool) -> subprocess.Popen[bytes]:
+def _start(share: list[Task], place: Place) -> subprocess.Popen[bytes]:
     names = [f"{task.problem}/{task.name}" for task in share]
-    log = (out / f"{share[0].step}.log").open("ab")
-    command = [sys.executable, __file__, "--out", str(out), "--work", share[0].step]
-    command += ["--form", share[0].form, *([] if gpu else ["--cpu"]), "--names", *names]
+    log = (place.out / f"{share[0].step}.log").open("ab")
+    command = [sys.executable, __file__, "--out", str(place.out), "--work", share[0].step]
+    command += ["--form", share[0].form, *([] if place.gpu else ["--cpu"])]
+    command += ["--commit", place.commit, "--names", *names]
     environment = dict(os.environ)
     if share[0].step == "check":
         # Several at a time: threads of one would only stand in the way of another.
@@ -278,28 +297,34 @@ def _start(share: list[Task], out: Path, gpu: bool) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
 
 
-def merged(tasks: Iterable[Task], out: Path) -> list[dict[str, Any]]:
-    """A row for each rung and form, from the files of its steps."""
+def merged(tasks: Iterable[Task], out: Path, commit: str) -> list[dict[str, Any]]:
+    """A row for each rung and form, from the files of its steps; ``commit``: of most of them."""
+    from ladder_times import row as times_row
+
     rows: dict[tuple[str, str, str], dict[str, Any]] = {}
     for task in tasks:
-        if not task.file(out).exists():
-            continue
-        if task.step == "time":
+        found = kept(task, out)
+        if task.step == "time" or not found:
             continue
         key = (task.problem, task.name, task.form)
         row = rows.setdefault(key, dict(zip(("problem", "rung", "form"), key, strict=True)))
-        found = json.loads(task.file(out).read_text())
         row.setdefault("walls", {})[task.step] = round(found.pop("wall", 0.0), 2)
+        _dated(row, task.step, found.pop("commit", ""), commit)
         if "fault" in found:
             row.setdefault("faults", {})[task.step] = found.pop("fault")
         row.update(found)
-    from ladder_times import row as times_row
-
     for (problem, name, form), row in rows.items():
-        timing, right = times_of(out, problem, name) if form == "candidate" else (None, True)
-        if timing is not None:
+        timing, right, own = times_of(out, problem, name)
+        if timing is not None and form == "candidate":
             row.update(times_row(timing, right))
+            _dated(row, "time", own, commit)
     return [rows[key] for key in sorted(rows)]
+
+
+def _dated(row: dict[str, Any], step: str, own: str, commit: str) -> None:
+    """Note the commit of a step where it is another one; either may be shortened."""
+    if not own.startswith(commit) and not commit.startswith(own):
+        row.setdefault("commits", {})[step] = own
 
 
 def about(out: Path, gpu: bool, commit: str) -> dict[str, Any]:
@@ -334,7 +359,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", default="", help="rungs whose problem/name begins so")
-    parser.add_argument("--steps", nargs="+", choices=STEPS, default=STEPS)
+    parser.add_argument("--steps", nargs="*", choices=STEPS, default=STEPS)
     parser.add_argument("--jobs", type=int, default=0, help="checks at a time")
     parser.add_argument("--seconds", type=float, default=330.0, help="then the rest is left")
     parser.add_argument("--inline", action="store_true")
@@ -345,7 +370,7 @@ def main() -> int:
     parser.add_argument("--names", nargs="*", default=[], help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.work:
-        work(given.work, given.form, given.names, given.out, not given.cpu)
+        work(given.work, given.form, given.names, Place(given.out, not given.cpu, given.commit))
         return 0
     import torch
 
@@ -353,7 +378,7 @@ def main() -> int:
     until = time.monotonic() + given.seconds
     given.out.mkdir(parents=True, exist_ok=True)
     facts = about(given.out, here, given.commit)
-    gpu = facts.pop("gpu")
+    gpu, place = facts.pop("gpu"), Place(given.out, here, given.commit)
     jobs = given.jobs or (min(12, os.cpu_count() or 1) if here else 2)
     rungs = [r for problem in PROBLEMS for r in ladder.rungs(problem)]
     rungs = [r for r in rungs if f"{r.problem}/{r.name}".startswith(given.only)]
@@ -361,13 +386,14 @@ def main() -> int:
     for step, tasks in steps.items():
         # Only what needs no GPU can go on elsewhere.
         if step in given.steps and (here == gpu or step == "inspect"):
-            lead(tasks, given.out, jobs if step in ("check", "inspect") else 1, here, until)
+            lead(tasks, place, jobs if step in ("check", "inspect") else 1, until)
     inline: list[Task] = []
     if gpu and given.inline:
         twins = [r for r in rungs if (r.folder / "load_inline.py").is_file()]
         inline = [Task("check", r.problem, r.name, "load_inline") for r in twins]
-        lead(inline, given.out, 4, here, until)
-    rows = merged([task for tasks in steps.values() for task in tasks] + inline, given.out)
+        lead(inline, place, 4, until)
+    everything = [task for tasks in steps.values() for task in tasks] + inline
+    rows = merged(everything, given.out, facts["commit"])
     output = given.out / ("ladder.json" if gpu else "ladder-cpu.json")
     results = LadderResults.model_validate({**facts, "rows": rows})
     output.write_text(results.model_dump_json(indent=1, exclude_defaults=True) + "\n")

@@ -42,7 +42,8 @@ class RungResult(Frozen):
     ``interval``: of the rung's main clock; ``right_when_timed``: whether what it computed then was
     right. ``ratios``: of those two over the rung. ``limit``: the largest bound on the work, of
     which ``limit_share`` was reached. ``walls``: how long each step took; ``faults``: of steps that
-    gave nothing. Times are in seconds.
+    gave nothing; ``commits``: of kernelproof, for steps done later than at that of the results.
+    Times are in seconds.
     """
 
     problem: str
@@ -77,6 +78,7 @@ class RungResult(Frozen):
     limit_share: float | None = None
     walls: dict[str, float] = {}
     faults: dict[str, str] = {}
+    commits: dict[str, str] = {}
 
     @property
     def device(self) -> float | None:
