@@ -45,6 +45,7 @@ def test_messages_in_short(message: str, words: str) -> None:
         ("{fastest 05 03} {like 05 05} {host 05} {cold 05}", "12.0 us 12.0 us 20.0 us 15.0 us"),
         ("{eager_over 05} {baseline_over 05} {eager_time 05}", "100x 10.0x 1.20 ms"),
         ("{within 05} {beyond 12} {bits 12} {share 05} {floor 05}", "1.96 4e+06 1.4 7.5 % 900 ns"),
+        ("{count} {passing} {behind_eager} {refused_by_allclose}", "3 1 0 0"),
         ("{registers 05} {shared 05} {launch 05} {occupancy 05}", "40 2.25 KiB 8 x 32 50%"),
     ],
 )
@@ -58,6 +59,8 @@ def test_a_paragraph_is_filled(text: str, words: str) -> None:
         ("{slower 05 03}", "do not say that 05_thread_per_column is slower than 03_fixed_32_by_32"),
         ("{like 05 03}", "takes as long as"),
         ("{fastest 03 05}", "is the fastest of these"),
+        ("{slower_than_eager 05}", "05_thread_per_column is slower than eager"),
+        ("{below_a_launch 05}", "takes less than an empty launch"),
         ("{within 12}", "12_gate_on_rows passes"),
         ("{beyond 05}", "05_thread_per_column is wrong"),
         ("{time 12}", "12_gate_on_rows has no device time"),
@@ -65,6 +68,7 @@ def test_a_paragraph_is_filled(text: str, words: str) -> None:
         ("{time 0}", "'0' begins the names of 03_fixed_32_by_32, 05_thread_per_column"),
         ("{time 99}", "'99' begins the names of none"),
         ("{speed 05}", "no figure {speed 05}; there are baseline_over"),
+        ("{count 05}", "no figure {count 05}"),
         ("{time}", "wrong number of rungs"),
     ],
 )

@@ -31,8 +31,11 @@ def filled(text: str, rows: Sequence[RungResult]) -> str:
 
 def _figure(place: str, rows: Sequence[RungResult]) -> str:
     name, *rungs = place.split()
+    if name in _COUNTS and not rungs:
+        return str(sum(map(_COUNTS[name], rows)))
     if name not in _FIGURES:
-        raise UsageError(f"no figure {{{place}}}; there are {', '.join(sorted(_FIGURES))}")
+        names = ", ".join(sorted([*_COUNTS, *_FIGURES]))
+        raise UsageError(f"no figure {{{place}}}; there are {names}")
     try:
         return _FIGURES[name](*(_rung(one, rows) for one in rungs))
     except TypeError as error:
@@ -62,6 +65,21 @@ def _slower(row: RungResult, other: RungResult) -> str:
     times = _device(row) / _device(other)
     _claim(times > _CLEAR, f"{row.rung} is slower than {other.rung}", times)
     return units.ratio(times)
+
+
+def _slower_than_eager(row: RungResult) -> str:
+    """How many times as long as eager it takes."""
+    times = 1 / _ratio_over(row, "eager")
+    _claim(times > _CLEAR, f"{row.rung} is slower than eager", times)
+    return units.ratio(times)
+
+
+def _below_a_launch(row: RungResult) -> str:
+    """The time of ``row``, which is less than that of an empty launch."""
+    floor = row.times["floor"].device if "floor" in row.times else None
+    share = _device(row) / _known(floor, row, "time of an empty launch")
+    _claim(share < 1, f"{row.rung} takes less than an empty launch", share)
+    return units.seconds(row.device)
 
 
 def _like(row: RungResult, other: RungResult) -> str:
@@ -104,9 +122,9 @@ def _clock(clock: str, who: str = "rung") -> Callable[[RungResult], str]:
     return figure
 
 
-def _over(row: RungResult, baseline: str) -> str:
+def _ratio_over(row: RungResult, baseline: str) -> float:
     found = row.over(baseline)
-    return units.ratio(_known(found.ratio if found else None, row, f"ratio to {baseline}"))
+    return _known(found.ratio if found else None, row, f"ratio to {baseline}")
 
 
 def _one_kernel(of: Callable[[RungResult], str]) -> Callable[[RungResult], str]:
@@ -119,6 +137,18 @@ def _one_kernel(of: Callable[[RungResult], str]) -> Callable[[RungResult], str]:
     return figure
 
 
+def _behind_eager(row: RungResult) -> bool:
+    over = row.over("eager")
+    return row.status == "pass" and over is not None and over.answer != "FASTER"
+
+
+# Over all rungs; these take no name.
+_COUNTS: dict[str, Callable[[RungResult], bool]] = {
+    "count": lambda row: True,
+    "passing": lambda row: row.status == "pass",
+    "behind_eager": _behind_eager,
+    "refused_by_allclose": lambda row: row.status == "pass" and row.compat is False,
+}
 _FIGURES: dict[str, Callable[..., str]] = {
     "time": _clock("device"),
     "host": _clock("host"),
@@ -126,8 +156,8 @@ _FIGURES: dict[str, Callable[..., str]] = {
     "eager_time": _clock("device", "eager"),
     "baseline_time": _clock("device", "baseline"),
     "build": lambda row: units.seconds(_known(row.build, row, "build time")),
-    "eager_over": lambda row: _over(row, "eager"),
-    "baseline_over": lambda row: _over(row, row.baseline),
+    "eager_over": lambda row: units.ratio(_ratio_over(row, "eager")),
+    "baseline_over": lambda row: units.ratio(_ratio_over(row, row.baseline)),
     "share": lambda row: units.percent(_known(row.limit_share, row, "share of the floor")),
     "floor": lambda row: units.seconds(
         _known(row.limit.seconds if row.limit else None, row, "floor")
@@ -139,6 +169,8 @@ _FIGURES: dict[str, Callable[..., str]] = {
     "launch": _one_kernel(lambda row: ladder.resources(row)[2]),
     "occupancy": _one_kernel(lambda row: ladder.resources(row)[3].split(" ")[0]),
     "slower": _slower,
+    "slower_than_eager": _slower_than_eager,
+    "below_a_launch": _below_a_launch,
     "like": _like,
     "fastest": _fastest,
     "within": _within,
