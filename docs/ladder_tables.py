@@ -154,12 +154,17 @@ def plot(problem: str) -> str:
             f'<text x="{at}" y="{bottom + 18}" text-anchor="middle" fill="#555555">'
             f"{seconds(value)}</text>"
         )
+    figures = []
     for number, bar in enumerate(bars):
-        out += _bar(_TOP + _ROW * number, bar, x, _LEFT)
+        shown, figure = _bar(_TOP + _ROW * number, bar, x, _LEFT)
+        out += shown
+        figures.append(figure)
     if eager is not None:
         at = f"{x(eager):.1f}"
         dashes = f'stroke="{_EAGER}" stroke-width="2" stroke-dasharray="5 4"'
         out.append(f'<path d="M{at} {_TOP}V{bottom}" {dashes}/>')
+    # Last and with a rim, so that the line of eager does not cross them.
+    out += figures
     return "\n".join([*out, "</svg>"]) + "\n"
 
 
@@ -187,17 +192,24 @@ def _legend(kinds: set[str], eager: float | None) -> list[str]:
     return out
 
 
-def _bar(top: float, bar: cells.Bar, x: Callable[[float], float], left: float) -> list[str]:
+def _bar(
+    top: float, bar: cells.Bar, x: Callable[[float], float], left: float
+) -> tuple[list[str], str]:
+    """The label and the bar; and the figure behind it."""
     colour = COLOURS[bar.kind]
     label = (
         f'<text x="{left - 8}" y="{top + 15}" text-anchor="end" fill="{colour}">{bar.rung}</text>'
     )
+    end = left if bar.seconds is None else x(bar.seconds)
+    words = bar.note if bar.seconds is None else seconds(bar.seconds)
+    figure = (
+        f'<text x="{end + 6:.1f}" y="{top + 15}" fill="#333333" stroke="#ffffff" '
+        f'stroke-width="3" paint-order="stroke">{words}</text>'
+    )
     if bar.seconds is None:
-        return [label, f'<text x="{left + 6}" y="{top + 15}" fill="{colour}">{bar.note}</text>']
-    end = x(bar.seconds)
-    return [
-        label,
+        return [label], figure
+    drawn = (
         f'<rect x="{left}" y="{top + 4}" width="{end - left:.1f}" height="{_ROW - 8}" '
-        f'fill="{colour}"/>',
-        f'<text x="{end + 6:.1f}" y="{top + 15}" fill="#333333">{seconds(bar.seconds)}</text>',
-    ]
+        f'fill="{colour}"/>'
+    )
+    return [label, drawn], figure
