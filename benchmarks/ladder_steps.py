@@ -63,11 +63,15 @@ def work(step: str, form: str, names: list[str], place: Place) -> None:
             found = {"fault": f"{type(error).__name__}: {error}"}
         found["wall"] = time.perf_counter() - started
         found["commit"] = capture().commit or place.commit
-        path = task.file(place.out)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(".part")
-        part.write_text(json.dumps(found, indent=1, default=str))
-        part.replace(path)
+        write(task.file(place.out), found)
+
+
+def write(path: Path, found: dict[str, Any]) -> None:
+    """All at once: a file that is there is complete."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(found, indent=1, default=str))
+    part.replace(path)
 
 
 def _result(task: Task, place: Place) -> dict[str, Any]:
@@ -75,7 +79,7 @@ def _result(task: Task, place: Place) -> dict[str, Any]:
         return check(task, place.gpu)
     if task.step == "inspect":
         return inspected(task, place.out)
-    return timed(task) if task.step == "time" else built(task)
+    return timed(task, place) if task.step == "time" else built(task)
 
 
 def check(task: Task, gpu: bool) -> dict[str, Any]:
@@ -127,11 +131,21 @@ def _errors(run: Run | None) -> dict[str, Any]:
     }
 
 
-def timed(task: Task) -> dict[str, Any]:
+def timed(task: Task, place: Place) -> dict[str, Any]:
     """All rungs of the problem in one run: the timing, with every sample."""
     from ladder_times import race
 
-    return {"timing": json.loads(race(ladder.rungs(task.problem), SEED).model_dump_json())}
+    def keep(timing: Timing) -> None:
+        found = {"timing": json.loads(timing.model_dump_json()), "commit": place.commit}
+        write(unjudged(task).file(place.out), found)
+
+    timing = race(ladder.rungs(task.problem), SEED, keep)
+    return {"timing": json.loads(timing.model_dump_json())}
+
+
+def unjudged(task: Task) -> Task:
+    """Under which a timing is kept until the outputs of its calls were looked at."""
+    return dataclasses.replace(task, name=f"{ALL}-unjudged")
 
 
 def kept(task: Task, out: Path) -> dict[str, Any]:
@@ -140,16 +154,21 @@ def kept(task: Task, out: Path) -> dict[str, Any]:
     return dict(json.loads(path.read_text())) if path.exists() else {}
 
 
-def times_of(out: Path, problem: str, name: str) -> tuple[Timing | None, bool, str]:
-    """See `ladder_times.of_rung`, no timing where DIR has none; and the commit of the timing."""
+def times_of(out: Path, problem: str, name: str) -> tuple[Timing | None, bool | None, str]:
+    """See `ladder_times.of_rung`, no timing where DIR has none, and None for one whose outputs were
+    not looked at; and the commit of the timing."""
     from ladder_times import of_rung
 
-    found = kept(Task("time", problem, ALL), out)
+    task = Task("time", problem, ALL)
+    found = kept(task, out)
+    done = "timing" in found
+    if not done:
+        found = kept(unjudged(task), out)
     if "timing" not in found:
-        return None, True, ""
+        return None, None, ""
     last = ladder.rungs(problem)[-1].name
     timing, right = of_rung(Timing.model_validate(found["timing"]), name, last)
-    return timing, right, found.get("commit", "")
+    return timing, right if done else None, found.get("commit", "")
 
 
 def inspected(task: Task, out: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kernelproof import candidate as candidates
@@ -37,9 +37,14 @@ def progress(what: str, done: int, total: int) -> None:
     print(f"{time.perf_counter():8.1f} s  {what} ({done} of {total})", file=sys.stderr, flush=True)
 
 
-def race(rungs: Sequence[ladder.Rung], seed: int, device: str = "cuda") -> Timing:
+def race(
+    rungs: Sequence[ladder.Rung], seed: int, keep: Callable[[Timing], None], device: str = "cuda"
+) -> Timing:
     """The timing of ``rungs`` of one problem on its first case: of the last one, beside eager, the
     best baseline, and the others under their names.
+
+    Args:
+        keep: takes the timing before its outputs are looked at, which can take longer than it.
 
     Raises:
         KernelproofError: the last one does not pass there.
@@ -68,7 +73,11 @@ def race(rungs: Sequence[ladder.Rung], seed: int, device: str = "cuda") -> Timin
         verdict = check(reference, subject, plan, progress)
         timing = None
         if verdict.status == "pass":
-            verdict, timing = timed.time(field, subject, verdict, progress)
+            unjudged, measured = timed.measured(field, subject, progress)
+            keep(unjudged)
+            verdict, timing = timed.judged(
+                field, subject, verdict, unjudged, measured, progress
+            )  # fmt: skip
     if timing is None:
         raise KernelproofError(f"{rungs[-1].name} is {verdict.status}: {verdict.message}")
     return timing
@@ -101,7 +110,7 @@ def of_rung(timing: Timing, name: str, last: str) -> tuple[Timing | None, bool]:
     ), right  # fmt: skip
 
 
-def row(timing: Timing, right: bool) -> dict[str, Any]:
+def row(timing: Timing, right: bool | None) -> dict[str, Any]:
     """Medians in seconds of one rung and what it was timed beside: fields of `RungResult`."""
     eager, best = timing.baselines
     known = {"rung": timing.candidate, "eager": eager, "baseline": best, "floor": timing.floor}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 BEST = "best"
 # Outputs of a rival that are compared: it is not judged, and a reference may be slow.
-_COMPARED = 3
+_COMPARED = 2
 
 
 @dataclasses.dataclass(frozen=True)

@@ -87,8 +87,12 @@ class RungResult(Frozen):
 
     @property
     def holds(self) -> bool:
-        """Wrong over all cases, and yet right in the one that was timed."""
-        return self.status != "pass" and bool(self.right_when_timed) and self.device is not None
+        """Wrong over all cases, and yet right in the one that was timed, by what it computed then
+        or, where that was not looked at, by the case that the check has stopped at."""
+        right = self.right_when_timed
+        if right is None:
+            right = self.case not in ("", "founding")
+        return self.status == "wrong" and right and self.device is not None
 
     def over(self, baseline: str) -> Ratio | None:
         """The ratio of "eager", or of the best baseline, over this."""
