@@ -56,7 +56,8 @@ def table(problem: str) -> str:
 
 
 def _gpu_table(problem: str, there: dict[str, RungResult]) -> str:
-    where = cells.about(_results(GPU))
+    about = _results(GPU)
+    where = f"{cells.about(about)}, {cells.commits(about, tuple(there.values()))}"
     timed = bool(plot(problem))
     baseline = next((row.baseline for row in there.values() if row.baseline), "baseline")
     lines = [

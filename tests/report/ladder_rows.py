@@ -26,7 +26,7 @@ PASSED: dict[str, Any] = {
          "threads": 32, "occupancy": 0.5, "limiter": "blocks", "blocks_per_sm": 32,
          "sentences": ["too few blocks: 8 for 132; split <the> work"]},
     ],
-    "sentences": ["far from both limits: it waits"],
+    "sentences": ["far from both limits: it waits"], "commits": {"check": "4567def"},
 }  # fmt: skip
 HOLDS = PASSED | {
     "rung": "03_fixed_32_by_32", "expected": "wrong", "status": "wrong", "bits": "nan",

@@ -80,7 +80,12 @@ def test_a_false_claim_is_refused(text: str, error: str) -> None:
 def test_a_page_has_all_of_a_rung() -> None:
     page = ladder_page.render(RESULTS, {"gated_recurrence": "One\nline: {time 05}.\n\nTwo."})
     assert '<p class="prose">One line: 12.0 us.</p>' in page
-    for words in ("a GPU, torch 2, today", "0123abc", "3 designs, 1 pass", "7.5 % (one call)"):
+    for words in (
+        "a GPU, torch 2, today",
+        "0123abc (check at 4567def)",
+        "3 designs, 1 pass",
+        "7.5 % (one call)",
+    ):
         assert words in page
     rows = re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', page)
     assert [name for name, _ in rows] == 2 * [row.rung for row in ROWS]

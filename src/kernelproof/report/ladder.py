@@ -56,6 +56,17 @@ def about(results: LadderResults) -> str:
     return ", ".join([*parts, f"torch {results.torch}", results.date])
 
 
+def commits(results: LadderResults, rows: tuple[RungResult, ...]) -> str:
+    """Of kernelproof; with the steps that were done at others."""
+    others: dict[str, list[str]] = {}
+    for row in rows:
+        for step, commit in row.commits.items():
+            if commit not in others.setdefault(step, []):
+                others[step].append(commit)
+    told = [f"{step} at {', '.join(found)}" for step, found in others.items()]
+    return f"kernelproof {results.commit}" + (f" ({'; '.join(told)})" if told else "")
+
+
 def bits(row: RungResult) -> str:
     """Effective bits of the rung and of the reference, in the case that is shown."""
     if row.bits is None or not math.isfinite(row.bits) or row.reference_bits is None:

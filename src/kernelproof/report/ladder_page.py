@@ -30,12 +30,11 @@ def render(results: LadderResults, learnt: Mapping[str, str]) -> str:
             out, the page says so instead.
     """
     views = [
-        _problem_view(number, problem, results.of(problem), learnt.get(problem, ""))
+        _problem_view(number, problem, results, learnt.get(problem, ""))
         for number, problem in enumerate(results.problems, 1)
     ]
     filled = page.template("ladder.html").render(
         about=ladder.about(results),
-        commit=results.commit,
         times_head=_TIMES,
         takes_head=_TAKES,
         library=page.library(any(view["chart"] for view in views)),
@@ -45,8 +44,9 @@ def render(results: LadderResults, learnt: Mapping[str, str]) -> str:
 
 
 def _problem_view(
-    number: int, problem: str, rows: tuple[RungResult, ...], text: str
-) -> dict[str, Any]:
+    number: int, problem: str, results: LadderResults, text: str
+) -> dict[str, Any]:  # fmt: skip
+    rows = results.of(problem)
     paragraphs, doubt = _learnt(text, rows)
     baseline = next((row.baseline for row in rows if row.baseline), "")
     return {
@@ -54,6 +54,7 @@ def _problem_view(
         "counts": f"{units.many(len(rows), 'design')}, "
         f"{sum(row.status == 'pass' for row in rows)} pass",
         "baseline": baseline,
+        "commits": ladder.commits(results, rows),
         "learnt": paragraphs,
         "doubt": doubt,
         "chart": page.markup(_chart(f"ladder-{number}", rows)),
