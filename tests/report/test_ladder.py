@@ -78,8 +78,8 @@ def test_a_false_claim_is_refused(text: str, error: str) -> None:
 
 
 def test_a_page_has_all_of_a_rung() -> None:
-    page = ladder_page.render(RESULTS, {"gated_recurrence": "One\nline: {time 05}.\n\nTwo."})
-    assert '<p class="prose">One line: 12.0 us.</p>' in page
+    page = ladder_page.render(RESULTS, {"gated_recurrence": "One\n`line`: {time 05}.\n\nTwo."})
+    assert '<p class="prose">One <code>line</code>: 12.0 us.</p>' in page
     for words in (
         "a GPU, torch 2, today",
         "0123abc (check at 4567def)",

@@ -64,9 +64,10 @@ def _problem_view(
     }
 
 
-def _learnt(text: str, rows: tuple[RungResult, ...]) -> tuple[list[str], str]:
+def _learnt(text: str, rows: tuple[RungResult, ...]) -> tuple[list[list[str]], str]:
+    """Paragraphs as pieces, of which every second is code."""
     try:
-        return ladder_words.paragraphs(text, rows), ""
+        return [found.split("`") for found in ladder_words.paragraphs(text, rows)], ""
     except UsageError as error:
         return [], f"What was learnt elsewhere does not hold here: {error}"
 
