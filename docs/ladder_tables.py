@@ -107,9 +107,9 @@ def rung(name: str) -> str:
 def _time(row: RungResult) -> str:
     if row.device is None:
         return ""
-    alone = ""
-    if row.status != "pass":
-        alone = ", right at the founding sizes" if row.holds else ", also at the founding sizes"
+    if row.status != "pass" and not row.holds:
+        return f", also at the founding sizes; its {seconds(row.device)} count for nothing"
+    alone = "" if row.status == "pass" else ", right at the founding sizes"
     eager, best = row.over("eager"), row.over(row.baseline)
     beside = f", {row.limit_share:.1%} of the floor" if row.limit_share is not None else ""
     if eager is not None and best is not None:
