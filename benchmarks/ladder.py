@@ -1,239 +1,46 @@
 """Judge every rung of candidates/ on this machine; write the rows of docs/ladder.md.
 
     python benchmarks/ladder.py --out DIR [--only mla_kv/0] [--jobs 8] [--seconds 330] [--inline]
+                                [--steps time build check inspect]
 
-Each rung is inspected for an H200. On a GPU it is checked at the default level (``--jobs`` at a
-time), then built from scratch and timed on the first case beside eager and the problem's best
-baseline, one at a time. Without a GPU: the check alone, emulated, at the cases of
-`kernelproof.ladder.SMALL`. Each result is a file of its own in DIR, so that an interrupted run goes
-on where it was; all go to DIR/ladder.json (ladder-cpu.json without a GPU), to be kept as
-results/<gpu>/ladder.json or results/ladder-cpu.json.
+On a GPU the rungs of a problem are timed together (see ladder_times.py), each is built from
+scratch, checked at the default level (``--jobs`` at a time), and inspected for an H200 with its
+time. Without a GPU: the check, emulated, at the cases of `kernelproof.ladder.SMALL`, and the
+inspection. Each result is a file of its own in DIR, so that an interrupted run goes on where it
+was, the inspection also on another machine; all go to DIR/ladder.json (ladder-cpu.json without a
+GPU), to be kept as results/<gpu>/ladder.json or results/ladder-cpu.json.
 ``--inline``: also the load_inline forms, which take a minute each to compile.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import datetime
-import importlib
 import json
-import math
 import os
 import subprocess
 import sys
-import tempfile
 import time
-import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from ladder_steps import ALL, Place, Task, kept, times_of, work
+from ladder_times import row as times_row
+
 from kernelproof import ladder
 from kernelproof.environment import capture
-from kernelproof.types import Run, Timing, Verdict
+from kernelproof.types import LadderResults
 
-# The fastest alternative in PyTorch, by results/h200/*-operators.json.
-BASELINE = {
-    "mla_kv": "two matmuls", "gated_recurrence": "chunked", "int8_attention": "dequantised_sdpa",
-}  # fmt: skip
+PROBLEMS = ("mla_kv", "int8_attention", "gated_recurrence")
+STEPS = ("time", "build", "check", "inspect")
 # Seconds without a result after which the process at work is ended, and its rung left out.
-PATIENCE = {"check": 150.0, "time": 60.0, "build": 40.0, "inspect": 60.0, "inline": 240.0}
-SEED = 7
+PATIENCE = {"check": 150.0, "time": 150.0, "build": 40.0, "inspect": 60.0, "inline": 240.0}
 
 
-@dataclasses.dataclass(frozen=True)
-class Task:
-    """One step of one rung; ``form`` is "candidate" or "load_inline"."""
-
-    step: str
-    problem: str
-    name: str
-    form: str = "candidate"
-
-    def file(self, out: Path) -> Path:
-        return out / self.problem / f"{self.name}.{self.form}.{self.step}.json"
-
-    def rung(self) -> ladder.Rung:
-        return next(r for r in ladder.rungs(self.problem) if r.name == self.name)
-
-    def candidate(self) -> str:
-        rung = self.rung()
-        return rung.candidate if self.form == "candidate" else str(rung.folder / "load_inline.py")
-
-
-# ---- in a process of its own
-
-
-def check(task: Task, gpu: bool) -> dict[str, Any]:
-    from kernelproof.pipeline import Options, judge
-
-    rung = task.rung()
-    options = Options(seeds=2, seed=SEED, build_timeout=230.0)
-    if not gpu:
-        options = Options(level="quick", seeds=1, seed=SEED, cases=rung.small)
-    record = judge(task.problem, task.candidate(), options=options)
-    verdict = record.verdict
-    outputs = [o for run in verdict.runs for o in run.outputs]
-    shown = _shown(verdict)
-    return {
-        "expected": rung.expect,
-        "status": record.status,
-        "unexpected": ladder.unexpected(rung, record),
-        "message": verdict.message,
-        "compat": verdict.compat,
-        "evidence": verdict.evidence,
-        "looks_like": verdict.looks_like,
-        "case": shown.name if shown is not None else "",
-        "ratio": max((max(o.ratio_rows, o.ratio_all) for o in outputs), default=None),
-        "build_seconds": record.build.seconds,
-        "notes": [c.message for c in verdict.checks if c.outcome == "note" and c.message],
-        **_errors(shown),
-    }
-
-
-def _shown(verdict: Verdict) -> Run | None:
-    """The run whose errors are shown: the one that failed; else the founding case where it was run,
-    and the largest output where not."""
-    runs = [run for run in verdict.runs if run.outputs and run.outputs[0].figures is not None]
-    if verdict.status != "pass" or not runs:
-        return runs[-1] if runs else None
-    founding = [run for run in runs if run.name == "founding"]
-    return founding[0] if founding else max(runs, key=lambda r: math.prod(r.outputs[0].shape))
-
-
-def _errors(run: Run | None) -> dict[str, Any]:
-    output = run.outputs[0] if run is not None else None
-    if output is None or output.figures is None or output.reference is None:
-        return {}
-    return {
-        "max_abs": output.figures.max_abs,
-        "bits": output.figures.effective_bits,
-        "reference_max_abs": output.reference.max_abs,
-        "reference_bits": output.reference.effective_bits,
-    }
-
-
-def timed(task: Task) -> dict[str, Any]:
-    from kernelproof.pipeline import Options, judge
-
-    options = Options(
-        level="quick", seeds=1, seed=SEED, cases=("founding",), rounds=8, seconds=1.5,
-        baselines=("eager", BASELINE[task.problem]), build_timeout=230.0,
-    )  # fmt: skip
-    record = judge(task.problem, task.candidate(), timed=True, options=options)
-    return {"founding": record.status, **_times(record.timing)}
-
-
-def _times(timing: Timing | None) -> dict[str, Any]:
-    if timing is None:
-        return {}
-    found: dict[str, Any] = {"time_notes": [*timing.notes, timing.candidate.problem]}
-    known = {"": timing.candidate, "floor_": timing.floor}
-    known |= {"eager_" if b.name == "eager" else "baseline_": b for b in timing.baselines}
-    for prefix, one in known.items():
-        for clock in ("device", "host"):
-            series = getattr(one, clock) if one is not None else None
-            found[prefix + clock] = series.median if series is not None else None
-    if timing.limit is not None:
-        bound = timing.limit.bounds[0]
-        found |= {"limit": bound.name, "limit_seconds": bound.seconds,
-                  "limit_share": timing.limit.share}  # fmt: skip
-    return found
-
-
-def inspected(task: Task) -> dict[str, Any]:
-    """Resources and occupancy of the kernels of the founding case on an H200, compiled here."""
-    from kernelproof.errors import UnsupportedError
-    from kernelproof.inspecting import Wish, inspect
-
-    where = f"{task.problem}/cuda" if task.candidate() == "cuda" else task.candidate()
-    try:
-        found = inspect(where, Wish(gpu="h200", problem=task.problem, case="founding"))
-    except UnsupportedError as error:
-        return {"kernels": [], "sentences": [error.message]}
-    return {
-        "sentences": found.sentences,
-        "kernels": [
-            {
-                "name": k.name,
-                "registers": k.registers,
-                "spilled_bytes": k.spill_stores,
-                "shared_bytes": k.shared_bytes + (k.launch.shared if k.launch else 0),
-                "blocks": math.prod(k.launch.grid) if k.launch else None,
-                "threads": k.threads,
-                "occupancy": k.occupancy,
-                "limiter": k.limiter,
-                "blocks_per_sm": k.blocks_per_multiprocessor,
-                "sentences": k.sentences,
-            }
-            for k in found.kernels
-        ],
-    }
-
-
-def built(task: Task) -> dict[str, Any]:
-    """Seconds from import to the first result with nothing compiled before."""
-    import torch
-
-    from kernelproof import candidate as candidates
-    from kernelproof import cuda
-    from kernelproof import problem as problems
-    from kernelproof.importing import import_file
-
-    torch.ones(8, device="cuda").sum().item()
-    reference = problems.load(task.problem)
-    case = next(c for c in reference.problem.cases if c.name == "founding")
-    torch.manual_seed(SEED)
-    inputs = [x.cuda() if isinstance(x, torch.Tensor) else x for x in reference.inputs(case)]
-    args, kwargs = reference.init_args(case)
-    # What every first call pays once is not the rung's: libraries, the compiler, lazy loading.
-    with torch.no_grad():
-        reference.module.Model(*args, **kwargs)(*inputs)
-    cuda.Kernel('extern "C" __global__ void nothing() {}', "nothing")(grid=1, block=1)
-    torch.cuda.synchronize()
-    where = task.candidate()
-    with torch.no_grad(), tempfile.TemporaryDirectory() as empty:
-        os.environ["KERNELPROOF_HOME"] = empty
-        started = time.perf_counter()
-        if where == "cuda":
-            module = importlib.import_module(f"kernelproof.ops.{task.problem}.cuda")
-        else:
-            module = import_file(Path(candidates.load(where).path), "candidate")
-        module.ModelNew(*args, **kwargs)(*inputs)
-        torch.cuda.synchronize()
-        seconds = time.perf_counter() - started
-    return {"build": seconds}
-
-
-_STEPS: dict[str, Callable[[Task], dict[str, Any]]] = {
-    "time": timed, "build": built, "inspect": inspected,
-}  # fmt: skip
-
-
-def work(step: str, form: str, names: list[str], out: Path, gpu: bool) -> None:
-    """Do ``step`` for rungs "problem/name" one after the other, each into a file of its own."""
-    for name in names:
-        task = Task(step, *name.split("/"), form)
-        started = time.perf_counter()
-        try:
-            found = check(task, gpu) if step == "check" else _STEPS[step](task)
-        except Exception as error:
-            traceback.print_exc()
-            found = {"fault": f"{type(error).__name__}: {error}"}
-        found["wall"] = time.perf_counter() - started
-        path = task.file(out)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(".part")
-        part.write_text(json.dumps(found, indent=1, default=str))
-        part.replace(path)
-
-
-# ---- in the process that leads
-
-
-def lead(tasks: list[Task], out: Path, jobs: int, gpu: bool, until: float) -> None:
+def lead(tasks: list[Task], place: Place, jobs: int, until: float) -> None:
     """Run ``tasks`` in up to ``jobs`` processes, and end those that no longer give results."""
+    out = place.out
     todo = [task for task in tasks if not task.file(out).exists()]
     running: list[tuple[subprocess.Popen[bytes], list[Task], float]] = []
     # Each process takes a share, as starting one costs seconds.
@@ -247,7 +54,7 @@ def lead(tasks: list[Task], out: Path, jobs: int, gpu: bool, until: float) -> No
             return
         while queue and len(running) < jobs:
             share = queue.pop()
-            running.append((_start(share, out, gpu), share, time.monotonic()))
+            running.append((_start(share, place), share, time.monotonic()))
         time.sleep(0.2)
         for entry in list(running):
             process, share, since = entry
@@ -270,34 +77,80 @@ def lead(tasks: list[Task], out: Path, jobs: int, gpu: bool, until: float) -> No
                     queue.append(left[1:])
 
 
-def _start(share: list[Task], out: Path, gpu: bool) -> subprocess.Popen[bytes]:
+def _start(share: list[Task], place: Place) -> subprocess.Popen[bytes]:
     names = [f"{task.problem}/{task.name}" for task in share]
-    log = (out / f"{share[0].step}.log").open("ab")
-    command = [sys.executable, __file__, "--out", str(out), "--work", share[0].step]
-    command += ["--form", share[0].form, *([] if gpu else ["--cpu"]), "--names", *names]
-    return subprocess.Popen(command, stdout=log, stderr=log)
+    log = (place.out / f"{share[0].step}.log").open("ab")
+    command = [sys.executable, __file__, "--out", str(place.out), "--work", share[0].step]
+    command += ["--form", share[0].form, *([] if place.gpu else ["--cpu"])]
+    command += ["--commit", place.commit, "--names", *names]
+    environment = dict(os.environ)
+    if share[0].step == "check":
+        # Several at a time: threads of one would only stand in the way of another.
+        environment |= {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
 
 
-def merged(tasks: Iterable[Task], out: Path) -> list[dict[str, Any]]:
-    """A row for each rung and form, from the files of its steps."""
+def merged(tasks: Iterable[Task], out: Path, commit: str) -> list[dict[str, Any]]:
+    """A row for each rung and form, from the files of its steps; ``commit``: of most of them."""
     rows: dict[tuple[str, str, str], dict[str, Any]] = {}
     for task in tasks:
-        if not task.file(out).exists():
+        found = kept(task, out)
+        if task.step == "time" or not found:
             continue
         key = (task.problem, task.name, task.form)
         row = rows.setdefault(key, dict(zip(("problem", "rung", "form"), key, strict=True)))
-        found = json.loads(task.file(out).read_text())
         row.setdefault("walls", {})[task.step] = round(found.pop("wall", 0.0), 2)
+        _dated(row, task.step, found.pop("commit", ""), commit)
         if "fault" in found:
             row.setdefault("faults", {})[task.step] = found.pop("fault")
         row.update(found)
+    for (problem, name, form), row in rows.items():
+        timing, right, own = times_of(out, problem, name)
+        if timing is not None and form == "candidate":
+            row.update(times_row(timing, right))
+            _dated(row, "time", own, commit)
     return [rows[key] for key in sorted(rows)]
+
+
+def _dated(row: dict[str, Any], step: str, own: str, commit: str) -> None:
+    """Note the commit of a step where it is another one; either may be shortened."""
+    if not own.startswith(commit) and not commit.startswith(own):
+        row.setdefault("commits", {})[step] = own
+
+
+def about(out: Path, gpu: bool, commit: str) -> dict[str, Any]:
+    """On what the results in DIR were made; that of the first run in it."""
+    path = out / "about.json"
+    if not path.exists():
+        environment = capture()
+        found = {
+            "date": str(datetime.date.today()),
+            "commit": environment.commit or commit,
+            "torch": environment.torch,
+            "cuda": environment.cuda if gpu else "",
+            "driver": environment.gpu_driver if gpu else "",
+            "versions": environment.versions,
+            "machine": (environment.gpu if gpu else "") or environment.cpu,
+            "gpu": gpu,
+        }
+        path.write_text(json.dumps(found))
+    return dict(json.loads(path.read_text()))
+
+
+def tasks_of(step: str, rungs: list[ladder.Rung]) -> list[Task]:
+    """Those of one step; a problem is timed where all of its rungs are wanted."""
+    if step != "time":
+        return [Task(step, r.problem, r.name) for r in rungs]
+    return [
+        Task(step, problem, ALL) for problem in PROBLEMS if set(ladder.rungs(problem)) <= set(rungs)
+    ]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", default="", help="rungs whose problem/name begins so")
+    parser.add_argument("--steps", nargs="*", choices=STEPS, default=STEPS)
     parser.add_argument("--jobs", type=int, default=0, help="checks at a time")
     parser.add_argument("--seconds", type=float, default=330.0, help="then the rest is left")
     parser.add_argument("--inline", action="store_true")
@@ -308,44 +161,38 @@ def main() -> int:
     parser.add_argument("--names", nargs="*", default=[], help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.work:
-        work(given.work, given.form, given.names, given.out, not given.cpu)
+        work(given.work, given.form, given.names, Place(given.out, not given.cpu, given.commit))
         return 0
     import torch
 
-    gpu = torch.cuda.is_available() and not given.cpu
+    here = torch.cuda.is_available() and not given.cpu
     until = time.monotonic() + given.seconds
     given.out.mkdir(parents=True, exist_ok=True)
-    jobs = given.jobs or (min(10, os.cpu_count() or 1) if gpu else 2)
-    rungs = [r for problem in ladder.problems() for r in ladder.rungs(problem)]
+    facts = about(given.out, here, given.commit)
+    gpu, place = facts.pop("gpu"), Place(given.out, here, given.commit)
+    jobs = given.jobs or (min(12, os.cpu_count() or 1) if here else 2)
+    rungs = [r for problem in PROBLEMS for r in ladder.rungs(problem)]
     rungs = [r for r in rungs if f"{r.problem}/{r.name}".startswith(given.only)]
-    checks = [Task("check", r.problem, r.name) for r in rungs]
-    inspections = [Task("inspect", r.problem, r.name) for r in rungs]
-    builds = [Task("build", r.problem, r.name) for r in rungs] if gpu else []
-    times = [Task("time", r.problem, r.name) for r in rungs] if gpu else []
+    steps = {step: tasks_of(step, rungs) for step in STEPS if gpu or step in ("check", "inspect")}
+    for step, tasks in steps.items():
+        # Only what needs no GPU can go on elsewhere.
+        if step in given.steps and (here == gpu or step == "inspect"):
+            lead(tasks, place, jobs if step in ("check", "inspect") else 1, until)
     inline: list[Task] = []
     if gpu and given.inline:
         twins = [r for r in rungs if (r.folder / "load_inline.py").is_file()]
         inline = [Task("check", r.problem, r.name, "load_inline") for r in twins]
-    lead(inline, given.out, 4, gpu, until)
-    lead(checks, given.out, jobs, gpu, until)
-    lead(inspections, given.out, jobs, gpu, until)
-    lead(builds, given.out, 1, gpu, until)
-    lead(times, given.out, 1, gpu, until)
-    rows = merged([*checks, *inspections, *builds, *times, *inline], given.out)
-    environment = capture()
-    about = {
-        "date": str(datetime.date.today()),
-        "commit": environment.commit or given.commit,
-        "torch": environment.torch,
-        "machine": (environment.gpu if gpu else "") or environment.cpu,
-    }
+        lead(inline, place, 4, until)
+    everything = [task for tasks in steps.values() for task in tasks] + inline
+    rows = merged(everything, given.out, facts["commit"])
     output = given.out / ("ladder.json" if gpu else "ladder-cpu.json")
-    output.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
-    for row in rows:
-        words = row.get("unexpected") or row.get("faults") or ""
-        print(row["problem"], row["rung"], row["form"], row.get("status"), row.get("device"), words)
+    results = LadderResults.model_validate({**facts, "rows": rows})
+    output.write_text(results.model_dump_json(indent=1, exclude_defaults=True) + "\n")
+    for row in results.rows:
+        words = row.unexpected or row.faults or ""
+        print(row.problem, row.rung, row.form, row.status, row.device, words)
     print(f"{output}: {len(rows)} rows of {len(rungs) + len(inline)}")
-    return int(any(row.get("unexpected") or row.get("faults") for row in rows))
+    return int(any(row.unexpected or row.faults for row in results.rows))
 
 
 if __name__ == "__main__":

@@ -357,6 +357,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "corpus": corpus,
     "corpus_ratios": corpus_ratios,
     "ladder": ladder_tables.table,
+    "learnt": ladder_tables.learnt,
     "rung": ladder_tables.rung,
     "timing_answers": timing_tables.answers,
     "timing_h200": timing_tables.itself,

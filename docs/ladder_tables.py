@@ -3,171 +3,119 @@
 from __future__ import annotations
 
 import functools
-import json
 import math
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from kernelproof import ladder
-from kernelproof.report.units import seconds, size
+from kernelproof.report import ladder as cells
+from kernelproof.report import ladder_words
+from kernelproof.report.units import seconds
+from kernelproof.types import LadderResults, RungResult
 
 ROOT = Path(__file__).resolve().parents[1]
 CPU = ROOT / "results" / "ladder-cpu.json"
 GPU = ROOT / "results" / "h200" / "ladder.json"
 COLOURS = {"pass": "#2e7d32", "holds": "#b26a00", "wrong": "#b3261e"}
-_WIDTH, _ROW, _LEFT, _TOP = 860, 22, 250, 34
-
-Row = dict[str, Any]
+_WIDTH, _ROW, _LEFT, _TOP, _FOOT = 860, 22, 210, 58, 30
+_EAGER = "#3b6fb5"
+_NOTHING = LadderResults(date="", commit="", torch="", machine="", rows=())
 
 
 @functools.cache
-def _results(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text()) if path.is_file() else {"rows": []}
+def _results(path: Path) -> LadderResults:
+    return ladder.read_results(path) if path.is_file() else _NOTHING
 
 
-def rows(path: Path, problem: str, form: str = "candidate") -> dict[str, Row]:
+def rows(path: Path, problem: str) -> dict[str, RungResult]:
     """Rung -> its row of one results file."""
-    found = _results(path)["rows"]
-    return {r["rung"]: r for r in found if r["problem"] == problem and r["form"] == form}
+    return {row.rung: row for row in _results(path).of(problem)}
 
 
-def status(row: Row) -> str:
-    return f"**{row['status']}**" if row["status"] != "pass" else "pass"
-
-
-def bits(row: Row) -> str:
-    """Effective bits of the rung and of the reference, in the first case that was judged."""
-    mine, theirs = row.get("bits"), row.get("reference_bits")
-    if not isinstance(mine, float) or not math.isfinite(mine):
+def status(row: RungResult) -> str:
+    if row.status is None:
         return "-"
-    return f"{mine:.1f} ({theirs:.1f})"
-
-
-def words(row: Row) -> str:
-    """The judge's message, without the element and what a reproduction needs."""
-    text = str(row["message"])
-    if "It looks as if " in text:
-        return text.split("It looks as if ")[1].split(". Smallest")[0].split("; here")[0]
-    if "was refused" in text:
-        return text.split(": ", 1)[1].split(": raise")[0]
-    if "The error is as large" in text:
-        return "the error is as large" + text.split("The error is as large")[1].split(":")[0]
-    if "elements are NaN" in text:
-        count = text.split("(limit 12). ")[1].split(": never")[0]
-        return f"{text.split(': ')[0]}: {count}"
-    if "The expected ones" in text:
-        return "the expected values" + text.split("The expected ones")[1].split(". First")[0]
-    return text.split(" that of an honest")[0].split("; ")[-1] + f" the allowance ({_case(text)})"
-
-
-def _case(text: str) -> str:
-    return text.split(":")[0]
+    rest = "; right at the founding sizes" if row.holds else ""
+    return f"**{row.status}**{rest}" if row.status != "pass" else "pass"
 
 
 def table(problem: str) -> str:
     """A row for each rung: what it must get, and what the judge said, here and on the H200."""
-    here, there = rows(CPU, problem), rows(GPU, problem)
     lines = [
         "| rung | verdict | evidence | effective bits (reference) | ratio | registers | "
         "shared memory | blocks x threads | occupancy | the judge; what holds it back |",
         "|" + "---|" * 10,
     ]
-    for rung in ladder.rungs(problem):
-        if rung.name not in here:
-            continue
-        row = here[rung.name]
-        said = words(row) if row["status"] != "pass" else holds_back(row)
-        link = f"[{rung.name}](../candidates/{problem}/{rung.name})"
-        cells = [link, status(row), row["evidence"], bits(row), _ratio(row), *resources(row), said]
-        lines.append(f"| {' | '.join(cells)} |")
+    for name, row in rows(CPU, problem).items():
+        link = f"[{name}](../candidates/{problem}/{name})"
+        errors = [status(row), row.evidence, cells.bits(row), cells.ratio(row)]
+        lines.append(f"| {' | '.join([link, *errors, *cells.resources(row), cells.said(row)])} |")
     text = "\n".join(lines) + "\n"
+    there = rows(GPU, problem)
     return text + (f"\n{_gpu_table(problem, there)}" if there else "")
 
 
-def resources(row: Row) -> list[str]:
-    """Registers a thread, shared memory, launch and occupancy of each kernel on an H200."""
-    kernels = row.get("kernels") or []
-    launched = [k for k in kernels if k["blocks"] is not None]
-    return [
-        ", ".join(str(k["registers"]) for k in kernels) or "-",
-        ", ".join(size(k["shared_bytes"]) for k in launched) or "-",
-        ", ".join(f"{k['blocks']} x {k['threads']}" for k in launched) or "-",
-        ", ".join(f"{k['occupancy']:.0%} ({k['limiter']})" for k in launched) or "-",
-    ]
-
-
-def holds_back(row: Row) -> str:
-    """The heads of what `kernelproof inspect` says of the kernels and of the call."""
-    said = [s for kernel in row.get("kernels") or [] for s in kernel["sentences"]]
-    if row.get("kernels"):
-        said += row.get("sentences") or []
-    heads = [text.split(":")[0].split(";")[0] for text in said]
-    return "; ".join(dict.fromkeys(heads))
-
-
-def _ratio(row: Row) -> str:
-    value = row.get("ratio")
-    return f"{value:.3g}" if isinstance(value, float) and math.isfinite(value) else "-"
-
-
-def _gpu_table(problem: str, there: dict[str, Row]) -> str:
+def _gpu_table(problem: str, there: dict[str, RungResult]) -> str:
     about = _results(GPU)
+    where = f"{cells.about(about)}, {cells.commits(about, tuple(there.values()))}"
     timed = bool(plot(problem))
-    picture = [f"![time of each rung](ladder-{problem}.svg)", ""] if timed else []
-    where = f"{about['machine']}, torch {about['torch']}, {about['date']}"
+    baseline = next((row.baseline for row in there.values() if row.baseline), "baseline")
     lines = [
-        f"{where}; times of the founding case:" if timed else f"{where}; no rung was timed yet:",
+        f"{where}; times of the founding case, all rungs in one interleaved run:"
+        if timed
+        else f"{where}; no rung was timed yet:",
         "",
-        *picture,
-        "| rung | verdict | `allclose` | bits (reference) | device time | per call | eager / it | "
-        "of the floor | first result |",
-        "|" + "---|" * 9,
+        *([f"![time of each rung](ladder-{problem}.svg)", ""] if timed else []),
+        "| rung | verdict | `allclose` | bits (reference) | ratio | device time | cold | "
+        f"per call | eager / it | {baseline} / it | of the floor | first result | "
+        "what holds it back |",
+        "|" + "---|" * 13,
     ]
-    for rung in ladder.rungs(problem):
-        row = there.get(rung.name)
-        if row is not None:
-            lines.append(f"| {rung.name} | {' | '.join(_gpu_cells(row))} |")
+    for name, row in there.items():
+        close = "-" if row.compat is None else "yes" if row.compat else "no"
+        errors = [status(row), close, cells.bits(row), cells.ratio(row)]
+        found = [name, *errors, *cells.times(row), cells.holds_back(row)]
+        lines.append(f"| {' | '.join(found)} |")
     return "\n".join(lines) + "\n"
 
 
-def _gpu_cells(row: Row) -> list[str]:
-    def time(name: str) -> str:
-        return seconds(row[name]) if row.get(name) is not None else "-"
-
-    ratio = share = "-"
-    if row.get("device") and row.get("eager_device"):
-        ratio = f"{row['eager_device'] / row['device']:.3g}"
-    if row.get("limit_share"):
-        share = f"{row['limit_share']:.0%} ({row['limit']})"
-    found = status(row) if "status" in row else "-"
-    if row.get("status") == "wrong" and row.get("founding") == "pass":
-        found = "**wrong**; right at the founding sizes"
-    close = "-" if "compat" not in row else "yes" if row["compat"] else "no"
-    return [
-        found, close, bits(row), time("device"), time("host"), ratio, share, time("build"),
-    ]  # fmt: skip
+def learnt(problem: str) -> str:
+    """The paragraph of candidates/<problem>/LEARNT.md with the figures of the H200."""
+    found = tuple(rows(GPU, problem).values())
+    return "\n\n".join(ladder_words.paragraphs(ladder.learnt(problem), found)) + "\n"
 
 
 def rung(name: str) -> str:
     """What the judge said of rung "problem/name", for its README."""
     problem, own = name.split("/")
     parts = []
-    here, there = rows(CPU, problem).get(own), rows(GPU, problem).get(own)
-    for row, about in ((here, _results(CPU)), (there, _results(GPU))):
-        if row is None or "status" not in row:
+    for path in (CPU, GPU):
+        row = rows(path, problem).get(own)
+        if row is None or row.status is None:
             continue
         how = {"emulated": "without a GPU, emulated", "cpu": "on a CPU"}
-        where = how.get(row["evidence"], f"on {about.get('machine')}")
-        text = f"{where}: {row['status']}"
-        if row["status"] == "pass":
-            text += f", {bits(row)} effective bits (the reference's), ratio {_ratio(row)} of 12"
+        text = f"{how.get(row.evidence, f'on {_results(path).machine}')}: {row.status}"
+        if row.status == "pass":
+            text += f", {cells.bits(row)} effective bits (the reference's), "
+            text += f"ratio {cells.ratio(row)} of 12"
         else:
-            text += f": {words(row)}"
-        if row.get("device"):
-            alone = "" if row["status"] == "pass" else ", right at the founding sizes"
-            text += f"{alone}; {seconds(row['device'])} device time"
-        parts.append(f"- {text}.")
+            text += f": {cells.words(row)}"
+        parts.append(f"- {text}{_time(row)}.")
     return "**What the judge said.**\n\n" + "\n".join(parts) + "\n" if parts else ""
+
+
+def _time(row: RungResult) -> str:
+    if row.device is None:
+        return ""
+    if row.status != "pass" and not row.holds:
+        return f", also at the founding sizes; its {seconds(row.device)} count for nothing"
+    alone = "" if row.status == "pass" else ", right at the founding sizes"
+    eager, best = row.over("eager"), row.over(row.baseline)
+    beside = f", {row.limit_share:.1%} of the floor" if row.limit_share is not None else ""
+    if eager is not None and best is not None:
+        beside += f"; eager takes {eager.ratio:.3g} times as long, "
+        beside += f"{row.baseline} {best.ratio:.3g} times"
+    return f"{alone}; {seconds(row.device)} device time{beside}"
 
 
 def plots() -> dict[str, str]:
@@ -179,53 +127,90 @@ def plots() -> dict[str, str]:
 def plot(problem: str) -> str:
     """Device time on a logarithmic axis, a bar for each rung, coloured by verdict; "" without
     times."""
-    there = rows(GPU, problem)
-    named = [(r.name, there.get(r.name, {})) for r in ladder.rungs(problem) if r.name in there]
-    times = [row["device"] for _, row in named if row.get("device")]
-    times += [row["eager_device"] for _, row in named[:1] if row.get("eager_device")]
-    if not times:
+    there = tuple(rows(GPU, problem).values())
+    bars = cells.bars(there)
+    if not bars:
         return ""
-    low, high = math.floor(math.log10(min(times))), math.ceil(math.log10(max(times)))
-    high = max(high, low + 1)
-    height = _TOP + _ROW * len(named) + 30
+    eager = cells.eager_seconds(there)
+    ends = [bar.seconds for bar in bars if bar.seconds is not None]
+    ends += [eager] if eager is not None else []
+    low, high = math.log10(min(ends)) - 0.15, math.log10(max(ends)) + 0.05
+    bottom = _TOP + _ROW * len(bars)
 
     def x(value: float) -> float:
         return _LEFT + (math.log10(value) - low) / (high - low) * (_WIDTH - _LEFT - 90)
 
     out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {bottom + _FOOT}" '
         'font-family="sans-serif" font-size="12">',
-        f'<rect width="{_WIDTH}" height="{height}" fill="#ffffff"/>',
-        f'<text x="8" y="20" font-weight="bold">{problem}: device time of each rung</text>',
+        f'<rect width="{_WIDTH}" height="{bottom + _FOOT}" fill="#ffffff"/>',
+        f'<text x="8" y="18" font-weight="bold">{problem}: device time of each rung, '
+        f"{_results(GPU).machine} (logarithmic)</text>",
+        *_legend({bar.kind for bar in bars}, eager),
     ]
-    for power in range(low, high + 1):
-        at = x(10.0**power)
+    for value in _ticks(low, high):
+        at = f"{x(value):.1f}"
+        out.append(f'<path d="M{at} {_TOP}V{bottom}" stroke="#dddddd"/>')
         out.append(
-            f'<line x1="{at:.1f}" y1="{_TOP}" x2="{at:.1f}" y2="{height - 26}" stroke="#dddddd"/>'
+            f'<text x="{at}" y="{bottom + 18}" text-anchor="middle" fill="#555555">'
+            f"{seconds(value)}</text>"
         )
-        out.append(
-            f'<text x="{at:.1f}" y="{height - 10}" text-anchor="middle" fill="#555555">'
-            f"{seconds(10.0**power)}</text>"
-        )
-    for number, (name, row) in enumerate(named):
-        out += _bar(_TOP + _ROW * number, name, row, x, 10.0**low)
+    figures = []
+    for number, bar in enumerate(bars):
+        shown, figure = _bar(_TOP + _ROW * number, bar, x, _LEFT)
+        out += shown
+        figures.append(figure)
+    if eager is not None:
+        at = f"{x(eager):.1f}"
+        dashes = f'stroke="{_EAGER}" stroke-width="2" stroke-dasharray="5 4"'
+        out.append(f'<path d="M{at} {_TOP}V{bottom}" {dashes}/>')
+    # Last and with a rim, so that the line of eager does not cross them.
+    out += figures
     return "\n".join([*out, "</svg>"]) + "\n"
 
 
-def _bar(top: float, name: str, row: Row, x: Any, first: float) -> list[str]:
-    kind = row.get("status", "wrong")
-    if kind != "pass":
-        kind = "holds" if row.get("device") else "wrong"
-    colour = COLOURS[kind]
-    label = f'<text x="{_LEFT - 8}" y="{top + 15}" text-anchor="end" fill="{colour}">{name}</text>'
-    if not row.get("device"):
-        words = "wrong" if row.get("status") == "wrong" else row.get("status", "no time")
-        return [label, f'<text x="{_LEFT + 6}" y="{top + 15}" fill="{colour}">{words}</text>']
-    end = x(row["device"])
-    note = seconds(row["device"]) + (" (founding sizes only)" if kind == "holds" else "")
-    return [
-        label,
-        f'<rect x="{x(first):.1f}" y="{top + 4}" width="{end - x(first):.1f}" height="{_ROW - 8}" '
-        f'fill="{colour}"/>',
-        f'<text x="{end + 6:.1f}" y="{top + 15}" fill="#333333">{note}</text>',
-    ]
+def _ticks(low: float, high: float) -> list[float]:
+    """1, 2 and 5 of each power of ten between 10^low and 10^high; the powers alone where these are
+    many."""
+    powers = range(math.floor(low), math.ceil(high) + 1)
+    steps = (1.0, 2.0, 5.0) if high - low < 2 else (1.0,)
+    found = [step * 10.0**power for power in powers for step in steps]
+    return [value for value in found if low <= math.log10(value) <= high]
+
+
+def _legend(kinds: set[str], eager: float | None) -> list[str]:
+    out, at = [], 8.0
+    for kind, words in cells.KINDS.items():
+        if kind in kinds:
+            out.append(f'<rect x="{at}" y="30" width="12" height="12" fill="{COLOURS[kind]}"/>')
+            out.append(f'<text x="{at + 18}" y="41">{words}</text>')
+            at += 40 + 6.6 * len(words)
+    if eager is not None:
+        out.append(
+            f'<path d="M{at} 36h24" stroke="{_EAGER}" stroke-width="2" stroke-dasharray="5 4"/>'
+        )
+        out.append(f'<text x="{at + 30}" y="41">eager, {seconds(eager)}</text>')
+    return out
+
+
+def _bar(
+    top: float, bar: cells.Bar, x: Callable[[float], float], left: float
+) -> tuple[list[str], str]:
+    """The label and the bar; and the figure behind it."""
+    colour = COLOURS[bar.kind]
+    label = (
+        f'<text x="{left - 8}" y="{top + 15}" text-anchor="end" fill="{colour}">{bar.rung}</text>'
+    )
+    end = left if bar.seconds is None else x(bar.seconds)
+    words = bar.note if bar.seconds is None else seconds(bar.seconds)
+    figure = (
+        f'<text x="{end + 6:.1f}" y="{top + 15}" fill="#333333" stroke="#ffffff" '
+        f'stroke-width="3" paint-order="stroke">{words}</text>'
+    )
+    if bar.seconds is None:
+        return [label], figure
+    drawn = (
+        f'<rect x="{left}" y="{top + 4}" width="{end - left:.1f}" height="{_ROW - 8}" '
+        f'fill="{colour}"/>'
+    )
+    return [label, drawn], figure

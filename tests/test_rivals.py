@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,9 +11,10 @@ import pytest
 from test_candidates import FOLDER
 from test_types import record
 
-from kernelproof import candidate, environment, pipeline, problem, rivals
-from kernelproof.errors import UsageError
+from kernelproof import candidate, contestants, environment, pipeline, problem, rivals
+from kernelproof.errors import CandidateError, UsageError
 from kernelproof.store import Store
+from kernelproof.subject import payload_of
 from kernelproof.timing.stats import series
 from kernelproof.types import Contestant, Record, Timing
 
@@ -118,3 +120,21 @@ def test_a_wrong_rival_is_timed_and_named() -> None:
     (note,) = [n for n in made.timing.notes if "does not compute the same" in n]
     assert note.startswith(f"vs {WRONG.stem} ")
     assert made.timing.candidate.build and made.timing.conditions is not None
+
+
+def test_rivals_that_are_made_ready_at_once(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.py"
+    broken.write_text("raise ImportError('no such library')\n")
+    reference = problem.load("rms_norm")
+    case = reference.problem.cases[0]
+    others = [rivals.Rival(path.stem, candidate.load(path)) for path in (HONEST, broken)]
+    race = contestants.Race(reference, case, "cpu", 1, [], others, pipeline.Options())
+    with contestants.Field(race, payload_of(reference, case, 1), 5) as field:
+        # As a GPU with many processors has it.
+        field._pool = ThreadPoolExecutor(2)
+        honest, bad = (one.subject for one in field.entrants())
+        facts = honest.prepare()
+        assert facts["first"] > 0 and facts["build"] > 0 and facts["problem"] == ""
+        with pytest.raises(CandidateError, match="no such library"):
+            bad.prepare()
+    assert not any(one.worker.alive for one in field.rivals.values())

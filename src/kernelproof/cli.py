@@ -176,6 +176,10 @@ def report(
         "report.html"
     ),
     count: Annotated[int, typer.Option(min=1, help="How many of the store's records.")] = 50,
+    ladder: Annotated[
+        Path | None,
+        typer.Option(help="Instead a ladder: JSON of benchmarks/ladder.py (docs/ladder.md)."),
+    ] = None,
     json_: JsonOpt = False,
     store: StoreOpt = None,
 ) -> None:
@@ -183,6 +187,11 @@ def report(
     from kernelproof.report import render, summary
     from kernelproof.store import Store, read_json
 
+    if ladder is not None:
+        if records:
+            raise UsageError(f"--ladder {ladder} makes a page of its own; leave {records[0]} out")
+        commands.ladder_page(ladder, output, json_)
+        return
     if records:
         found = [record for path in records for record in read_json(path)]
     else:

@@ -156,3 +156,22 @@ def sizes_of(given: Sequence[str] | None) -> tuple[tuple[str, int], ...]:
 
 def print_json(value: Any) -> None:
     print(json.dumps(value, indent=1))
+
+
+def ladder_page(results: Path, output: Path, json_: bool) -> None:
+    """The page of a ladder, from what benchmarks/ladder.py wrote."""
+    from kernelproof import ladder
+    from kernelproof.report import ladder_page as pages
+
+    found = ladder.read_results(results)
+    learnt = {problem: ladder.learnt(problem) for problem in found.problems}
+    output.write_text(pages.render(found, learnt), encoding="utf-8")
+    if json_:
+        print_json({"report": str(output)})
+        return
+    for problem in found.problems:
+        rows = found.of(problem)
+        passing = sum(row.status == "pass" for row in rows)
+        timed = sum(row.device is not None for row in rows)
+        print(f"{problem}  {len(rows)} designs, {passing} pass, {timed} timed")
+    print(f"\nreport: {output}")

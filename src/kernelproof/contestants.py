@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -77,7 +78,9 @@ class Field:
         if race.cuda and ahead.many:
             self.fresh.sets(0, self.fresh.most)
             own = [*self.baselines.values(), self.floor]
-            self._pool = ThreadPoolExecutor(len(own))
+            self._pool = ThreadPoolExecutor(
+                min(len(os.sched_getaffinity(0)), len(own) + len(race.rivals))
+            )
             for one in own:
                 one.start(self._pool)
 
@@ -86,14 +89,12 @@ class Field:
 
     @span("end the others")
     def __exit__(self, *_: object) -> None:
-        own = [*self.baselines.values(), self.floor]
+        own = [*self.baselines.values(), self.floor, *self.rivals.values()]
         for one in own:
             one.stop()
         # At once: the end of a process with a context on a GPU takes half a second.
         with ThreadPoolExecutor(len(own)) as pool:
             list(pool.map(lambda one: one.worker.close(), own))
-        for rival in self.rivals.values():
-            rival.worker.close()
         if self._pool is not None:
             self._pool.shutdown()
 
@@ -107,7 +108,8 @@ class Field:
         return self.baselines.get(EAGER)
 
     def entrants(self) -> list[Entrant]:
-        """Baselines and rivals. The latter are loaded only now: they are candidates too."""
+        """Baselines and rivals. The latter, which are candidates too, are loaded only now, or from
+        now on where baselines were made ready at once."""
         for one in self.race.rivals:
             process = CandidateProcess(
                 one.candidate, self.race.device, self.race.options, one.hides
@@ -116,6 +118,8 @@ class Field:
             self.rivals[one.name] = TimedRival(
                 process, self.fresh, timeout, Picks(tensor_bytes), self.payload
             )
+            if self._pool is not None:
+                self.rivals[one.name].start(self._pool)
         return [Entrant(name, one) for name, one in {**self.baselines, **self.rivals}.items()]
 
 

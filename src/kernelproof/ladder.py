@@ -14,7 +14,7 @@ import dataclasses
 from pathlib import Path
 
 from kernelproof.errors import UsageError
-from kernelproof.types import Progress, Record, Status, silent
+from kernelproof.types import LadderResults, Progress, Record, Status, silent
 
 # Without a GPU a rung is emulated, which takes long at the founding sizes: these cases cover edges,
 # strides and lengths beyond what the fixed designs take.
@@ -139,3 +139,32 @@ def unexpected(rung: Rung, record: Record) -> str:
     said = f"{verdict.message} {verdict.looks_like}"
     missing = [words for words in rung.says if words not in said]
     return f"{rung.name}: the message lacks {missing}: {said}" if missing else ""
+
+
+def read_results(path: Path) -> LadderResults:
+    """What benchmarks/ladder.py wrote. Raises UsageError where ``path`` holds no such thing."""
+    import json
+
+    from pydantic import ValidationError
+
+    try:
+        return LadderResults.model_validate(json.loads(path.read_text()))
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        text = str(error)
+        if isinstance(error, ValidationError):
+            first = error.errors()[0]
+            text = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise UsageError(
+            f"{path} holds no results of a ladder: {text}; benchmarks/ladder.py writes them"
+        ) from error
+
+
+def learnt(problem: str) -> str:
+    """The paragraph on what a ladder tells, with the places of its figures left open (see
+    `report.ladder_words`); "" where there is none."""
+    if problem not in problems():
+        return ""
+    path = folder() / problem / "LEARNT.md"
+    return path.read_text() if path.is_file() else ""

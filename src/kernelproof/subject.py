@@ -245,8 +245,29 @@ class Timed:
         # beyond what the worker reports.
         self.outside: dict[Clock, dict[int, float]] = {clock: {} for clock in CLOCKS}
         self.woken = -1
+        self._early: Future[dict[str, Any]] | None = None
+
+    def start(self, pool: Executor) -> None:
+        """Prepare in the background; `prepare` then waits for it. The inputs of round 0 must have
+        been drawn."""
+        self._early = pool.submit(self._prepared)
+
+    def stop(self) -> None:
+        """End what runs in the background."""
+        if self._early is not None and not self._early.cancel() and not self._early.done():
+            self.worker.kill()
+            # The thread sees its worker end, and cleans up.
+            self._early.exception()
+
+    def wait(self) -> None:
+        """Until what runs in the background is over, however it ended."""
+        if self._early is not None:
+            wait([self._early])
 
     def prepare(self) -> dict[str, Any]:
+        return self._prepared() if self._early is None else self._early.result()
+
+    def _prepared(self) -> dict[str, Any]:
         sets = self.fresh.sets(0, self.fresh.most)
         answer: dict[str, Any] = self._ask("prepare", payload=self._payload(sets), graph=True)
         _form("prepare", answer, _PREPARED)
@@ -340,32 +361,11 @@ class TimedModule(Timed):
             "language": "pytorch", "threads": threads(), "tf32": tf32,
         }  # fmt: skip
         self.payload = payload
-        self._early: Future[dict[str, Any]] | None = None
-
-    def start(self, pool: Executor) -> None:
-        """Prepare in the background; `prepare` then waits for it. The inputs of round 0 must have
-        been drawn."""
-        self._early = pool.submit(self._prepared)
-
-    def stop(self) -> None:
-        """End what runs in the background."""
-        if self._early is not None and not self._early.cancel() and not self._early.done():
-            self.worker.kill()
-            # The thread sees its worker end, and cleans up.
-            self._early.exception()
-
-    def wait(self) -> None:
-        """Until what runs in the background is over, however it ended."""
-        if self._early is not None:
-            wait([self._early])
-
-    def prepare(self) -> dict[str, Any]:
-        return self._prepared() if self._early is None else self._early.result()
 
     def _prepared(self) -> dict[str, Any]:
         loaded = self._ask("load", payload=self.payload, **self.load)
         self.built = loaded["import_seconds"], loaded["construct_seconds"]
-        return super().prepare()
+        return super()._prepared()
 
 
 def _form(do: str, answer: Any, fields: dict[str, Any]) -> None:

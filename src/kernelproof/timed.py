@@ -44,10 +44,17 @@ def time(
     Args:
         verdict: a passing one.
     """
-    race, payload = field.race, field.payload
+    return judged(field, subject, verdict, *measured(field, subject, progress), progress)
+
+
+def measured(
+    field: Field, subject: CandidateProcess, progress: Progress
+) -> tuple[Timing, Timed]:  # fmt: skip
+    """The timing, of which nothing is judged yet; and the candidate as it was timed."""
+    race = field.race
     # Not beside the candidate's first call either.
     field.wait()
-    subject.construct(*payload)
+    subject.construct(*field.payload)
     picks = Picks(tensor_bytes)
     built = subject.import_seconds, subject.build_seconds - subject.import_seconds
     mine = Timed(subject.worker, field.fresh, race.options.call_timeout, picks, built=built)
@@ -64,7 +71,15 @@ def time(
         seed=race.seed,
         progress=progress,
     )
-    timing = physics.attached(timing, race, field.fresh.most)
+    return physics.attached(timing, race, field.fresh.most), mine
+
+
+def judged(
+    field: Field, subject: CandidateProcess, verdict: Verdict, timing: Timing, mine: Timed,
+    progress: Progress,
+) -> tuple[Verdict, Timing | None]:  # fmt: skip
+    """What `measured` gave, once the outputs of timed calls and the clocks were looked at."""
+    race, payload = field.race, field.payload
     progress("check what was timed", 0, 1)
 
     def untimed(inputs: list[Any], seed: int) -> Any:

@@ -1,8 +1,8 @@
 """Records as one HTML page that needs nothing else: no network, no server, no fonts.
 
-The layout is in template.html; this module prepares plain strings for it. Jinja escapes all of
-them, since names, messages and logs are a candidate's own words. Only two things go in as markup:
-the plotting library and the charts, whose labels are escaped here.
+The layout is in base.html, template.html and style.css; this module prepares plain strings for it.
+Jinja escapes all of them, since names, messages and logs are a candidate's own words. Only two
+things go in as markup: the plotting library and the charts, whose labels are escaped here.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Sequence
-from importlib import resources
 from typing import Any
 
-from kernelproof.report import inspection, pictures, text, times, units
+from kernelproof.report import inspection, page, pictures, text, times, units
 from kernelproof.types import Contestant, Inspection, Record, Run, Timing
 
 # A linear axis shows bars of a wider span as slivers.
@@ -26,31 +25,23 @@ _RUN_HEAD = ("case", "seed", "status", "output", "proof", "limit", *units.ERROR_
 
 def render(records: Sequence[Record]) -> str:
     """The whole page. The plotting library (about 5 MB) is in it once, if there is any timing."""
-    import jinja2
-    import markupsafe
-
-    source = resources.files("kernelproof.report").joinpath("template.html").read_text("utf-8")
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
     views = [_record_view(number, record) for number, record in enumerate(records, 1)]
     groups = [pictures.sweep_view(n, g) for n, g in enumerate(pictures.sweeps(records), 1)]
     for view in views:
-        view["chart"] = markupsafe.Markup(view["chart"])
+        view["chart"] = page.markup(view["chart"])
     for view in (*views, *groups):
-        view["pictures"] = [(title, markupsafe.Markup(m)) for title, m in view["pictures"]]
+        view["pictures"] = [(title, page.markup(m)) for title, m in view["pictures"]]
     # A drawing needs no library, and most failing candidates have nothing else.
     drawn = any(view["chart"] for view in views) or any(view["pictures"] for view in groups)
-    library = pictures.plotly("offline").get_plotlyjs() if drawn else ""
-    page = environment.from_string(source).render(
+    filled = page.template("template.html").render(
         summary_head=text.SUMMARY_HEAD,
         error_head=text.ERROR_COLUMNS,
         run_head=_RUN_HEAD,
-        library=markupsafe.Markup(library),
+        library=page.library(drawn),
         views=views,
         sweeps=groups,
     )
-    return page + "\n"
+    return str(filled) + "\n"
 
 
 def _inspection_view(found: Inspection | None) -> list[tuple[str, list[str]]]:

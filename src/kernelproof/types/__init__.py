@@ -28,6 +28,12 @@ from kernelproof.types.inspection import (
     KernelFacts,
     Launch,
 )
+from kernelproof.types.ladder import (
+    KernelUse,
+    LadderResults,
+    Medians,
+    RungResult,
+)
 from kernelproof.types.record import (
     Environment,
     Record,
@@ -83,10 +89,13 @@ __all__ = [
     "Inspection",
     "InstructionMix",
     "KernelFacts",
+    "KernelUse",
+    "LadderResults",
     "Launch",
     "Level",
     "LibraryUse",
     "Limit",
+    "Medians",
     "Outcome",
     "OutputVerdict",
     "Problem",
@@ -95,6 +104,7 @@ __all__ = [
     "Real",
     "Record",
     "Run",
+    "RungResult",
     "Series",
     "Status",
     "SweepPoint",
