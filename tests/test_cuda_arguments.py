@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from kernelproof.cuda import _Packer
+from kernelproof.cuda_launch import Packer
 from kernelproof.tensor_map import TensorMap
 
 
 def packed(args: list[Any], layout: list[tuple[int, int]]) -> bytes:
     memory = ctypes.create_string_buffer(max(offset + size for offset, size in layout))
-    _Packer(args, layout).pack(memory, args)
+    Packer(args, layout).pack(memory, args)
     return memory.raw
 
 
@@ -33,7 +33,7 @@ def test_arguments_take_the_size_of_their_parameter() -> None:
 def test_another_tensor_at_the_same_place() -> None:
     x, y = torch.zeros(3), torch.zeros(3)
     memory = ctypes.create_string_buffer(8)
-    packer = _Packer([x], [(0, 8)])
+    packer = Packer([x], [(0, 8)])
     for tensor in (x, y):
         packer.pack(memory, [tensor])
         assert struct.unpack("<Q", memory.raw)[0] == tensor.data_ptr()

@@ -11,17 +11,15 @@ Compiling needs only wheels (``pip install 'kernelproof[cuda]'``), no GPU; launc
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import os
-import struct
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from kernelproof import launching
 from kernelproof.build.cache import cached, content_key
+from kernelproof.cuda_launch import Loaded, triple
 from kernelproof.errors import CompileError, UnsupportedError
 
 _MISSING = "compiling CUDA source needs cuda-core and NVRTC: pip install 'kernelproof[cuda]'"
@@ -52,7 +50,7 @@ class Kernel:
         self.source = path.read_text() if path is not None else str(source)
         self.name = name
         self.options = tuple(options)
-        self._loaded: dict[int, _Loaded] = {}
+        self._loaded: dict[int, Loaded] = {}
 
     def compile(self, arch: str | None = None) -> bytes:
         """The cubin for ``arch`` (such as ``"sm_90a"``; the present GPU's by default).
@@ -100,7 +98,7 @@ class Kernel:
             RuntimeError: CUDA refuses the launch, or an earlier kernel has failed.
         """
         if _taker is not None:
-            launching.check(self.name, _triple(grid), _triple(block), shared, opt_in)
+            launching.check(self.name, triple(grid), triple(block), shared, opt_in)
             source = self.path if self.path is not None else self.source
             _taker(source, self.name, self.options, args, grid, block, shared, cluster)
             return
@@ -126,11 +124,11 @@ class Kernel:
         else:
             loaded.launch(args, how)
 
-    def _load(self, device: int) -> _Loaded:
+    def _load(self, device: int) -> Loaded:
         core = _core()
         code, mangled = self._compile(present_arch(device))
         module = core.ObjectCode.from_cubin(code)
-        return _Loaded(module.get_kernel(mangled), device, self.name)
+        return Loaded(module.get_kernel(mangled), device, self.name)
 
     def _compile(self, arch: str) -> tuple[bytes, str]:
         """The cubin and the mangled name of the function; from the cache where possible."""
@@ -178,156 +176,6 @@ def taking_launches(taker: Callable[..., None]) -> Iterator[None]:
         yield
     finally:
         _taker = before
-
-
-class _Loaded:
-    """A kernel on one device: what a launch needs, looked up once."""
-
-    def __init__(self, kernel: Any, device: int, name: str) -> None:
-        import cuda.bindings.driver as driver
-        import torch
-
-        self.name = name
-        self.driver = driver
-        self.current_stream = torch._C._cuda_getCurrentRawStream
-        self.current_device = torch._C._cuda_getDevice
-        self.kernel = kernel
-        self.function = driver.CUfunction(int(kernel.handle))
-        self.device = device
-        self.layout = [(int(info.offset), int(info.size)) for info in kernel.arguments_info]
-        self.packers: dict[tuple[type, ...], _Packer] = {}
-        self.configs: dict[tuple[Any, ...], Any] = {}
-        # The arguments as they lie in the driver's parameter buffer, and the addresses of each.
-        length = max((offset + size for offset, size in self.layout), default=1)
-        self.memory = ctypes.create_string_buffer(length)
-        base = ctypes.addressof(self.memory)
-        self.addresses = (ctypes.c_void_p * (len(self.layout) + 1))(
-            *(base + offset for offset, _ in self.layout)
-        )
-        self.parameters = ctypes.addressof(self.addresses)
-        self.lock = threading.Lock()
-
-    def launch(self, args: Sequence[Any], how: tuple[Any, ...]) -> None:
-        """``how``: grid, block, shared, cluster, programmatic, cooperative, opt_in."""
-        kinds = tuple(map(type, args))
-        packer = self.packers.get(kinds)
-        if packer is None:
-            packer = self.packers[kinds] = _Packer(args, self.layout)
-        key = (*how, self.current_stream(self.device))
-        config = self.configs.get(key)
-        if config is None:
-            config = self.configs[key] = self._config(*key)
-        with self.lock:  # the memory of the arguments is one for all threads
-            packer.pack(self.memory, args)
-            (status,) = self.driver.cuLaunchKernelEx(config, self.function, self.parameters, 0)
-        if int(status):
-            raise RuntimeError(f"CUDA error at the launch of {self.name}: {status!r}")
-
-    def _config(
-        self,
-        grid: int | tuple[int, ...],
-        block: int | tuple[int, ...],
-        shared: int,
-        cluster: int | tuple[int, ...] | None,
-        programmatic: bool,
-        cooperative: bool,
-        opt_in: bool,
-        stream: int,
-    ) -> Any:
-        blocks, threads = _triple(grid), _triple(block)
-        launching.check(self.name, blocks, threads, shared, opt_in)
-        if shared > launching.SHARED_WITHOUT_OPT_IN:
-            _allow_shared(self.name, self.kernel, shared, self.device)
-        attributes = []
-        kinds = self.driver.CUlaunchAttributeID
-
-        def attribute(kind: Any) -> Any:
-            made = self.driver.CUlaunchAttribute()
-            made.id = kind
-            attributes.append(made)
-            return made.value
-
-        if cluster is not None:
-            sizes = _triple(cluster)
-            if any(g % c for g, c in zip(blocks, sizes, strict=True)):
-                raise ValueError(f"grid {blocks} is not a multiple of the cluster {sizes}")
-            value = attribute(kinds.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION).clusterDim
-            value.x, value.y, value.z = sizes
-        if programmatic:
-            value = attribute(kinds.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
-            value.programmaticStreamSerializationAllowed = 1
-        if cooperative:
-            attribute(kinds.CU_LAUNCH_ATTRIBUTE_COOPERATIVE).cooperative = 1
-        config = self.driver.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = blocks
-        config.blockDimX, config.blockDimY, config.blockDimZ = threads
-        config.sharedMemBytes = shared
-        config.hStream = self.driver.CUstream(stream)
-        config.attrs, config.numAttrs = attributes, len(attributes)
-        return config
-
-
-class _Packer:
-    """Puts arguments of given Python types where a kernel's parameters lie.
-
-    Args:
-        args: an example of each.
-        layout: offset and size in bytes of each parameter.
-
-    Raises:
-        TypeError: their number is wrong, or one of them is no argument for its parameter.
-    """
-
-    def __init__(self, args: Sequence[Any], layout: Sequence[tuple[int, int]]) -> None:
-        if len(args) != len(layout):
-            raise TypeError(f"the kernel takes {len(layout)} arguments, {len(args)} given")
-        form, at = "<", 0
-        # Where the value itself is not what is packed.
-        self.converted: list[tuple[int, Callable[[Any], Any]]] = []
-        for number, (arg, (offset, size)) in enumerate(zip(args, layout, strict=True)):
-            letter, convert = _packed_as(arg, number, size)
-            form += f"{offset - at}x{letter}"
-            at = offset + size
-            if convert is not None:
-                self.converted.append((number, convert))
-        self.form = struct.Struct(form)
-
-    def pack(self, memory: Any, args: Sequence[Any]) -> None:
-        values = list(args)
-        for number, convert in self.converted:
-            values[number] = convert(values[number])
-        self.form.pack_into(memory, 0, *values)
-
-
-def _packed_as(arg: Any, number: int, size: int) -> tuple[str, Callable[[Any], Any] | None]:
-    """The letter of `struct` for an argument, and what makes its value; None for the value."""
-    if arg is None:
-        return "Q", lambda _: 0
-    if isinstance(arg, bool):
-        return "?", None
-    if isinstance(arg, int):
-        letters = {1: "b", 2: "h", 4: "i", 8: "q"}
-        if size in letters:
-            return letters[size], None
-    if isinstance(arg, float):
-        letters = {2: "e", 4: "f", 8: "d"}
-        if size in letters:
-            return letters[size], None
-    if hasattr(arg, "data_ptr"):
-        return "Q", type(arg).data_ptr
-    if hasattr(arg, "encoded"):  # a TensorMap
-        return f"{size}s", lambda value: _exactly(value.encoded(), number, size)
-    if hasattr(arg, "tobytes"):  # a scalar of numpy
-        return f"{size}s", lambda value: _exactly(value.tobytes(), number, size)
-    if isinstance(arg, bytes):
-        return f"{size}s", lambda value: _exactly(value, number, size)
-    raise TypeError(f"argument {number} is {arg!r}, and the kernel's parameter has {size} bytes")
-
-
-def _exactly(value: bytes, number: int, size: int) -> bytes:
-    if len(value) != size:
-        raise TypeError(f"argument {number} has {len(value)} bytes, the kernel's parameter {size}")
-    return value
 
 
 def present_arch(device: int | None = None) -> str:
@@ -437,11 +285,6 @@ def _looks_like_path(source: str | Path) -> bool:
     return isinstance(source, Path) or ("\n" not in source and source.endswith((".cu", ".cuh")))
 
 
-def _triple(value: int | tuple[int, ...]) -> tuple[int, ...]:
-    sizes = (value,) if isinstance(value, int) else tuple(value)
-    return sizes + (1,) * (3 - len(sizes))
-
-
 def _device_of(args: Sequence[Any]) -> int:
     import torch
 
@@ -466,17 +309,3 @@ def _made_current(device: int) -> contextlib.AbstractContextManager[Any]:
 
 
 _AS_IS = contextlib.nullcontext()
-
-
-def _allow_shared(name: str, kernel: Any, nbytes: int, device: int) -> None:
-    """Opt in to more than 48 KiB of dynamic shared memory per block."""
-    import cuda.bindings.driver as driver
-
-    attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    status = driver.cuKernelSetAttribute(attribute, nbytes, kernel.handle, device)[0]
-    if status != driver.CUresult.CUDA_SUCCESS:
-        launching.refuse(
-            name,
-            f"{nbytes:,} bytes of dynamic shared memory for a block, more than this GPU grants one "
-            f"that opts in ({status})",
-        )

@@ -121,3 +121,22 @@ def latent_launch(
 
 def latent_rows(n: Operands) -> Rows:
     return Rows(n.tokens, n.tokens, 0, n.rank, 1, n.rank, True)
+
+
+def splits_of(blocks: int, depth: int, wanted: int, step: int, least: int) -> tuple[int, int]:
+    """Number of splits of a sum and their depth, so that ``blocks`` become about ``wanted`` blocks.
+
+    Each split keeps at least ``least`` steps of ``step`` terms, which hide the latency of loads; a
+    sum of less than four times that is not worth the launch that adds the parts.
+    """
+    splits = min(wanted // max(blocks, 1), depth // (least * step))
+    if depth < 4 * least * step or splits < 2:
+        return 1, max(depth, 1)
+    split_depth = ceil_div(ceil_div(depth, splits), step) * step
+    return ceil_div(depth, split_depth), split_depth
+
+
+def operand_names(n: Operands) -> tuple[str | None, ...]:
+    outs = ("out0", "out0" if n.layout == "stacked" else "out1")
+    norm = "norm_weight" if n.norm else None
+    return ("hidden", "w_down", "w_up_k", "w_up_v", norm, "k_pe" if n.rope else None, *outs)
