@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from kernelproof.emulate.checks import Restart
+from kernelproof.emulate.clusters import clusters_of
 from kernelproof.emulate.frontend import parameter_names, to_ptx
 from kernelproof.emulate.image import Buffer, Image, module_image
 from kernelproof.emulate.machine import Limits, Machine
 from kernelproof.emulate.program import Program, build
 from kernelproof.emulate.ptx import Module, parse
 from kernelproof.emulate.report import Finding, Report
+from kernelproof.emulate.tensor_maps import argument
 from kernelproof.emulate.traffic import Traffic
 from kernelproof.errors import CompileError
 
@@ -78,6 +80,7 @@ class Loaded:
         seed: int | None = None,
         limits: Limits | None = None,
         traffic: bool = False,
+        cluster: Sizes | None = None,
     ) -> Result:
         """Run the kernel and write what it wrote into the buffers.
 
@@ -90,16 +93,23 @@ class Loaded:
                 written is a finding then.
             constants: values for module variables (cudaMemcpyToSymbol).
             seed: for another order of diverged threads; None runs the smallest address first.
+            cluster: blocks per cluster, where the kernel does not declare it.
             traffic: also note bank conflicts and uncoalesced access, with counts per line.
 
         Raises:
             UnsupportedError: an instruction is not emulated, or the launch is too large.
             TypeError: arguments that do not fit the kernel.
+            ValueError: a grid that is no multiple of the cluster, or a tensor map that the driver
+                would refuse.
         """
         started = time.perf_counter()
         sizes = _triple(grid, "grid"), _triple(block, "block")
         limits = limits or Limits()
         program = self.program()
+        clusters = clusters_of(
+            None if cluster is None else _triple(cluster, "cluster"), sizes[0], program.cluster,
+            self.name,
+        )  # fmt: skip
         if self._data is None or constants:
             self._data = module_image(program, constants or {})
         image = Image(program, _named(args, self.parameters, uninitialised), self.parameters,
@@ -111,8 +121,9 @@ class Loaded:
             report = Report(self.name, program.operations)
             space = image.space(tracked)
             machine = Machine(
-                program, space, *sizes, shared, image.parameters, report, limits, split, seed
-            )
+                program, space, *sizes, shared, image.parameters, report, limits, split, seed,
+                clusters,
+            )  # fmt: skip
             machine.traffic = Traffic(report) if traffic else None
             try:
                 machine.run(together)
@@ -191,7 +202,9 @@ def _named(args: Sequence[Any], names: Sequence[str], uninitialised: Sequence[st
     out = []
     for number, arg in enumerate(args):
         name = names[number] if number < len(names) else f"argument {number}"
-        if name in uninitialised and not isinstance(arg, Buffer):
+        if hasattr(arg, "box") and hasattr(arg, "swizzle"):
+            arg = argument(arg)
+        elif name in uninitialised and not isinstance(arg, Buffer):
             arg = Buffer(arg, name, initialised=False)
         out.append(arg)
     return out

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kernelproof.emulate.active import Active, choose
 from kernelproof.emulate.checks import Checks
-from kernelproof.emulate.program import Program
+
+if TYPE_CHECKING:
+    from kernelproof.emulate.program import Program
 
 Array = Any
 

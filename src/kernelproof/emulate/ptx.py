@@ -49,7 +49,8 @@ class Address:
     offset: int
 
 
-# A register, name or number; a vector in braces; or an address in brackets.
+# A register, name or number; a vector in braces; an address in brackets; or, of a tensor map, a
+# pair of an address and coordinates.
 Operand = Any
 
 
@@ -97,6 +98,7 @@ class Function:
     tables: dict[str, list[str]] = dataclasses.field(default_factory=dict)
     body: list[str | Instruction] = dataclasses.field(default_factory=list)
     defined: bool = True
+    cluster: tuple[int, int, int] | None = None  # .reqnctapercluster
 
 
 @dataclasses.dataclass
@@ -143,6 +145,7 @@ class _Parser:
         self.location: Location | None = None
         self.inlines: dict[tuple[int, int, int], Location] = {}
         self.scopes: list[dict[str, str]] = []
+        self.scope_starts: list[int] = []  # where in the body each inner scope began
         self.scope_count = 0
         self.line = 1
         self._run(text)
@@ -220,6 +223,8 @@ class _Parser:
     def _open_scope(self) -> None:
         self.scope_count += 1
         self.scopes.append({})
+        if self.function is not None:
+            self.scope_starts.append(len(self.function.body))
 
     def _close_scope(self) -> None:
         if not self.scopes:
@@ -227,6 +232,9 @@ class _Parser:
         self.scopes.pop()
         if not self.scopes:
             self.function = None
+            self.scope_starts.clear()
+        elif self.function is not None:
+            _own_labels(self.function.body, self.scope_starts.pop(), self.scope_count)
 
     def _label(self, name: str) -> None:
         assert self.function is not None
@@ -309,7 +317,9 @@ class _Parser:
         if text.startswith("("):
             return [self._operand(part) for part in _split(text[1:-1])]
         if text.startswith("["):
-            return self._address(text[1:-1].strip())
+            first, *more = _split(text[1:-1])
+            address = self._address(first.strip())
+            return (address, self._operand(more[0])) if more else address
         if "|" in text:
             return tuple(self._named(part.strip()) for part in text.split("|"))
         if text.startswith("!"):
@@ -325,6 +335,20 @@ class _Parser:
         if re.fullmatch(r"\d+", found[1]):
             return Address("", int(found[1]) + offset)
         return Address(self._named(found[1]), offset)
+
+
+def _own_labels(body: list[str | Instruction], start: int, scope: int) -> None:
+    """Labels of a scope that ends are its own: inline PTX brings the same ones again and again."""
+    inside = body[start:]
+    names = {label: f"{label}@{scope}" for label in inside if isinstance(label, str)}
+    if not names:
+        return
+    for n, item in enumerate(inside):
+        if isinstance(item, str):
+            inside[n] = names[item]
+        elif item.op[0] == "bra" and item.operands[0] in names:
+            item.operands[0] = names[item.operands[0]]
+    body[start:] = inside
 
 
 def _newlines(found: re.Match[str]) -> str:
@@ -356,7 +380,9 @@ def _params(text: str) -> list[tuple[str, int]]:
 def _signature(head: str) -> Function:
     entry = re.search(r"\.entry\s+([\w$%]+)\s*(?:\((.*?)\))?", head, re.DOTALL)
     if entry:
-        return Function(entry[1], True, _params(entry[2] or ""), [])
+        cluster = re.search(r"\.reqnctapercluster\s+(\d+)(?:,\s*(\d+))?(?:,\s*(\d+))?", head)
+        sizes = tuple(int(n or 1) for n in cluster.groups()) if cluster else None
+        return Function(entry[1], True, _params(entry[2] or ""), [], cluster=sizes)
     func = re.search(
         r"\.func\s*(?:\.\w+\s+)*(?:\((.*?)\))?\s*([\w$%]+)\s*(?:\((.*?)\))?", head, re.DOTALL
     )

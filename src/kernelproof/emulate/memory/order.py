@@ -93,23 +93,38 @@ class Order:
             self._set_rows(members, joined)
 
     def _set_rows(self, threads: Array, clock: Array) -> None:
+        if len(self.rows) > 2 * len(self.row) + 256:
+            self._drop_unused()
         self.rows.append(clock)
         self.row[threads] = len(self.rows) - 1
+
+    def _drop_unused(self) -> None:
+        used = np.unique(self.row[self.row >= 0])
+        self.rows = [self.rows[n] for n in used.tolist()]
+        self.row = np.where(self.row >= 0, np.searchsorted(used, self.row), -1)
 
     # ---- release and acquire
 
     def knowledge(self, thread: int, own: int) -> Array:
         """The vector clock of a thread of the batch, over all threads of the launch; ``own``: the
         time up to which its own accesses count."""
-        row = self.row[thread]
-        clock = self.rows[row].copy() if row >= 0 else np.zeros(self.threads, np.int64)
-        block = self.first + thread // self.per_block * self.per_block
-        part = clock[block : block + self.per_block]
-        np.maximum(part, self.block[thread], out=part)
-        warp = self.first + thread // 32 * 32
-        lanes = clock[warp : warp + 32]
-        np.maximum(lanes, self.warp[thread], out=lanes)
-        clock[self.first + thread] = own
+        return self.together(np.array([thread]), own)
+
+    def together(self, threads: Array, own: int) -> Array:
+        """The same of several threads: what any of them knows."""
+        clock = np.zeros(self.threads, np.int64)
+        for row in np.unique(self.row[threads]).tolist():
+            if row >= 0:
+                np.maximum(clock, self.rows[row], out=clock)
+        blocks, warps = threads // self.per_block, threads >> 5
+        for block in np.unique(blocks).tolist():
+            start = self.first + block * self.per_block
+            part = clock[start : start + self.per_block]
+            np.maximum(part, self.block[threads[blocks == block]].max(), out=part)
+        for warp in np.unique(warps).tolist():
+            lanes = clock[self.first + warp * 32 : self.first + warp * 32 + 32]
+            np.maximum(lanes, self.warp[threads[warps == warp]].max(axis=0), out=lanes)
+        clock[self.first + threads] = own
         return clock
 
     def fence(self, threads: Array) -> None:
@@ -152,11 +167,19 @@ class Order:
 
     def learn(self, thread: int, clock: Array) -> None:
         """A thread of the batch comes to know what a vector clock holds."""
-        row = self.row[thread]
-        if row < 0:
-            self._set_rows(np.array([thread]), clock)
-        elif (clock > self.rows[row]).any():
-            self._set_rows(np.array([thread]), np.maximum(self.rows[row], clock))
+        self.learn_together(np.array([thread]), clock)
+
+    def learn_together(self, threads: Array, clock: Array) -> None:
+        """The same for several threads."""
+        rows = self.row[threads]
+        changed = []
+        for row in np.unique(rows).tolist():
+            if row < 0:
+                changed.append((threads[rows == row], clock))
+            elif (clock > self.rows[row]).any():
+                changed.append((threads[rows == row], np.maximum(self.rows[row], clock)))
+        for mine, known in changed:
+            self._set_rows(mine, known)
 
     # ---- the question
 

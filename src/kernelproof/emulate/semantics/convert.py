@@ -42,9 +42,10 @@ def convert_address(e: Emitter, i: Instruction) -> None:
     ty = i.op[-1]
     space = next(s for s in i.op if s.split("::")[0] in WINDOWS).split("::")[0]
     value = e.read(i.operands[1], "u64")
-    start = e.constant(WINDOWS[space], "u8")
+    window = e.env["parameters_at"] if space == "param" else WINDOWS[space]
+    start = e.constant(window, "u8")
     sign = "-" if "to" in i.op else "+"
-    out = f"{value} {sign} {start}" if WINDOWS[space] else value
+    out = f"{value} {sign} {start}" if window else value
     e.write(i.operands[0], out, ty.replace("s", "u"))
 
 
@@ -133,7 +134,7 @@ def _range(to: str) -> tuple[int, int]:
 
 
 @rule("pragma", "nanosleep", "prefetch", "prefetchu", "discard", "applypriority")
-@rule("griddepcontrol", "setmaxnreg", "createpolicy")
+@rule("griddepcontrol", "createpolicy")
 def nothing(e: Emitter, i: Instruction) -> None:
     """Hints; they change no value."""
     if i.op[0] == "createpolicy":
