@@ -2,7 +2,9 @@
 
 A wgmma is asynchronous in its registers too: accumulators and fragments of A belong to it until the
 warpgroup has waited for its group, and a wgmma.fence stands between other accesses to them and the
-wgmma (ISA 9.7.15.2, 9.7.15.7.1). Paths are joined, so what is found here is a suspicion, and
+wgmma (ISA 9.7.15.2, 9.7.15.7.1). Of these, writes are asked about: a read has taken its value when
+the wgmma is issued, and compilers let one register be a zero of the accumulator and another's
+operand. Paths are joined, so what is found here is a suspicion, and
 the machine looks whether it is so when it comes there. Moves between registers are followed: the
 compiler makes copies of accumulators where the machine code has none.
 """
@@ -50,7 +52,7 @@ class Product:
 @dataclasses.dataclass
 class State:
     """``results``, ``fragments``: registers in use, each with wgmma numbers and how many groups
-    have been committed since (0: not yet committed). ``touched``: accesses since the last fence,
+    have been committed since (0: not yet committed). ``touched``: writes since the last fence,
     by register. ``begun``: a fence has been on every path."""
 
     results: Flight = dataclasses.field(default_factory=dict)
@@ -181,7 +183,6 @@ class _Flow:
             return
         for register in reads:
             self._use(i, s.results.get(register), "reads an accumulator", found)
-            s.touched.setdefault(register, set()).add(self.order[id(i)])
         for register in writes:
             self._use(i, s.results.get(register), "overwrites an accumulator", found)
             self._use(i, s.fragments.get(register), "overwrites a fragment of A", found)
