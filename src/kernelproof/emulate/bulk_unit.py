@@ -11,7 +11,7 @@ import numpy as np
 
 from kernelproof.emulate.active import Active, choose
 from kernelproof.emulate.copies import Copy
-from kernelproof.emulate.mbarriers import MBarrierUnit
+from kernelproof.emulate.mbarriers import MBarrierUnit, Object
 from kernelproof.emulate.memory import space as shadow
 from kernelproof.emulate.memory.access import Access
 from kernelproof.emulate.memory.layout import GLOBAL_BASE
@@ -60,7 +60,7 @@ class BulkUnit(MBarrierUnit):
             for into, object_ in self.targets(start, word, blocks):
                 item = self.one_object(to, object_, thread)
                 if item is not None and count:
-                    copies = self.land_later(to, thread, into + steps, data)
+                    copies = self.land_later(to, thread, item, into + steps, data)
                     self.complete(item, thread, copies, count)
         self.order.tick()
         self.stored = True
@@ -88,7 +88,8 @@ class BulkUnit(MBarrierUnit):
             item = self.one_object(to, word, thread)
             if item is not None:
                 row = data[n : n + 1]
-                copies = self.land_later(to, thread, np.array([start]), row, asynchronous=False)
+                place = np.array([start])
+                copies = self.land_later(to, thread, item, place, row, asynchronous=False)
                 self.complete(item, thread, copies, row.shape[1])
         self.order.tick()
         self.stored = True
@@ -155,9 +156,11 @@ class BulkUnit(MBarrierUnit):
         return [((r + 1) << 24 | start & inside, (r + 1) << 24 | word & inside) for r in ranks]
 
     def land_later(
-        self, to: Access, thread: int, address: Array, data: Array, asynchronous: bool = True
-    ) -> list[Copy]:
-        """Check and record writes of ``data`` (a row to each address) that are under way."""
+        self, to: Access, thread: int, item: Object, address: Array, data: Array,
+        asynchronous: bool = True,
+    ) -> list[Copy]:  # fmt: skip
+        """Check and record writes of ``data`` (a row to each address) that are under way until the
+        phase of ``item`` is complete."""
         many = Active(np.full(len(address), thread), np.full(len(address), thread))
         space, where, index = self._locate(to, address, many)
         keep = self.usable(to, space, where, many)
@@ -172,8 +175,11 @@ class BulkUnit(MBarrierUnit):
                 self.dirty[units] = False
         zeros = np.zeros(many.count, bool)
         self.writes(to, space, where, index, many, lambda: None, lambda: zeros)
+        early = shadow.record(shadow.IN_FLIGHT, to.operation, np.int64(item.agent))
+        space.writes[units] = early
         group = np.zeros(many.count, np.int64)
-        return [Copy(to.operation, many.threads, group, index, data, units, asynchronous)]
+        agents = np.full(many.count, item.agent - self.first)
+        return [Copy(to.operation, agents, group, index, data, units, asynchronous)]
 
     def read_async(self, m: Access, thread: int, address: Array) -> tuple[Array, Array]:
         """Bytes of shared memory, a row to each address, and the units that stay in use. Rows

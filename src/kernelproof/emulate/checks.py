@@ -46,6 +46,9 @@ class Checks:
 
     def who(self, thread: int) -> str:
         """A thread of the launch, as CUDA counts them."""
+        if thread >= self.order.threads:
+            block = int(self.order.block_of(np.int64(thread)))
+            return f"a copy into {self.who(block * self.per_block).split(' thread')[0]}"
         number, t = divmod(int(thread), self.per_block)
         gx, gy, _ = self.grid
         bx, by, _ = self.block
@@ -163,7 +166,7 @@ class Checks:
         before = shadow.thread_of(records)
         suspect = (records != 0) & (before != self.first + now)
         if space.name == "shared" and self.cluster_size == 1:
-            suspect &= times >= self.order.block[now]
+            suspect &= (times >= self.order.block[now]) | (before >= self.order.threads)
         if earlier == "read" or m.kind != "copy":
             self._in_flight(m, space, times, before, now, active, address, records, earlier)
         if not suspect.any():

@@ -115,7 +115,8 @@ class ClusterMemory(Checks):
             found = np.unique(records[first:last])
             found = found[found != 0]
             threads = shadow.thread_of(found)
-            foreign = threads // self.per_block != self.first // self.per_block + block
+            own = self.first // self.per_block + block
+            foreign = self.order.block_of(threads) != own
             late = foreign & (shadow.time_of(found) >= seen[threads])
             for record in found[late].tolist()[:1]:
                 thread = int(shadow.thread_of(np.int64(record))) - self.first
@@ -138,7 +139,7 @@ class ClusterUnit(BarrierUnit, ClusterMemory):
     def begin_cluster_barriers(self) -> None:
         clusters = int(self.cluster_number.max()) + 1
         self.came = np.zeros(self.count, bool)  # has arrived in the open phase
-        self.came_at = np.zeros(self.order.threads, np.int64)
+        self.came_at = np.zeros(self.order.slots, np.int64)
         self.owes = np.zeros(self.count, bool)  # has arrived and not waited
         self.to_pass = np.full(self.count, -1)  # the phase that it waits for
         self.cluster_phase = np.zeros(clusters, np.int64)

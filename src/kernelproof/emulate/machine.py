@@ -279,12 +279,15 @@ class Machine(WgmmaUnit, ClusterUnit):
         """Nothing has changed for long: other blocks may be what is waited for."""
         if not alone:
             raise Restart(together=True)
-        operation = self.program.block_operations[number]
-        self.report.add(
-            "deadlock", operation,
-            f"threads run without end and nothing changes any more; among them "
-            f"{self.who(self.first + threads[0])}",
-        )  # fmt: skip
+        for at, who in {number: threads, **self.groups}.items():
+            operation = self.program.block_operations[at]
+            place = self.program.operations[operation].location
+            self.report.add(
+                "deadlock", operation,
+                f"threads run without end and nothing changes any more; among them "
+                f"{self.who(self.first + who[0])}",
+                subject=" ".join(map(str, place.chain())) if place else "",
+            )  # fmt: skip
         self.groups.clear()
         self.abandon()
 

@@ -8,6 +8,7 @@ the phases before, and nothing of the one that is open.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,7 +33,13 @@ class Object:
     bytes: int = 0
     given: Array | None = None
     known: Array | None = None
+    agent: int = 0  # of `Order`
     copies: list[tuple[Copy, int]] = dataclasses.field(default_factory=list)
+
+
+@functools.cache
+def _word(m: Access) -> Access:
+    return dataclasses.replace(m, kind="load", space="shared", dtype="u8", count=1)
 
 
 class MBarrierUnit(CopyUnit):
@@ -45,7 +52,9 @@ class MBarrierUnit(CopyUnit):
         self.store(m, address, (counts,), A, guard)
         for place, _, at in self._objects_at(m, address, A, guard):
             wanted = int(counts[at[0]])
-            self.objects[place] = Object(wanted, wanted)
+            block = place // self.shared.size
+            agent = self.order.agent(self.first // self.per_block + block, len(self.objects))
+            self.objects[place] = Object(wanted, wanted, agent=agent)
 
     def mbarrier_gone(self, m: Access, address: Any, A: Active, guard: Any) -> None:
         """mbarrier.inval"""
@@ -147,11 +156,15 @@ class MBarrierUnit(CopyUnit):
         """Bytes of asynchronous copies by ``thread`` that land when the phase is complete."""
         item.copies += [(copy, self.order.now) for copy in copies]
         self._hand_on(item, np.array([thread]))
+        assert item.given is not None
+        item.given[item.agent] = self.order.now + 1
         item.bytes -= nbytes
         self.advance(item)
 
     def one_object(self, m: Access, address: int, thread: int) -> Object | None:
         """The object at an address of ``thread``; None, reported, where none is initialised."""
+        one = Active(np.array([thread]), np.array([thread]))
+        self._touch(_word(m), np.array([address]), one, None)
         place, _ = self.shared_place(m, np.array([address]), np.array([thread]))
         return self._object(m, int(place[0]), thread)
 

@@ -94,7 +94,8 @@ class _Builder:
                 by_space[space].append(variable)
         self.shared, shared_end = self._regions(by_space["shared"], complete=False)
         self.local, self.local_bytes = self._regions(by_space["local"], complete=False)
-        self.dynamic_at = -(-shared_end // RED_ZONE) * RED_ZONE if dynamic else -1
+        align = max([RED_ZONE, *(v.align for v in dynamic)])
+        self.dynamic_at = -(-shared_end // align) * align if dynamic else -1
         self.dynamic_name = _plain(dynamic[0].name) if dynamic else ""
         for variable in dynamic:
             self.addresses[variable.name] = self.dynamic_at

@@ -48,7 +48,7 @@ class ProxyUnit(Checks):
         units = units[self.dirty[units]]
         records = self.shared.writes[units]
         writers, times = shadow.thread_of(records), shadow.time_of(records)
-        fencing = np.zeros(self.order.threads, bool)
+        fencing = np.zeros(self.order.slots, bool)
         fencing[self.first + active.threads] = True
         covered = fencing[writers]
         for thread in self._representatives(active.threads):

@@ -73,7 +73,7 @@ class TensorUnit(BulkUnit):
                 if item is not None:
                     rank, inside = into >> 24 << 24, into & ((1 << 24) - 1)
                     place = rank + swizzled(inside + pieces, map_.swizzle)
-                    copies = self.land_later(to, thread, place, data)
+                    copies = self.land_later(to, thread, item, place, data)
                     self.complete(item, thread, copies, box.nbytes)
         self.order.tick()
         self.stored = True

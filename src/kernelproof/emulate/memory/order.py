@@ -11,6 +11,10 @@ thread a, is ordered before an access of thread b if b has since learnt of a's d
 A release is a fence followed by a strong write (or a write with .release semantics); reading that
 place by a strong read acquires. CUDA's own samples read a ticket with a plain atomic and no second
 fence, so none is asked for.
+
+Asynchronous copies into shared memory are done by nobody's thread: each block has `AGENTS` more
+clocks for them, one per mbarrier as far as these go. Only who learns from the mbarrier that a copy
+has landed is ordered after it, and that is not the thread that asked for it, before it has waited.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from typing import Any
 import numpy as np
 
 Array = Any
+AGENTS = 16
 
 
 class Order:
@@ -30,6 +35,7 @@ class Order:
         self.now = 1
         self.threads = threads
         self.per_block = per_block
+        self.slots = threads + threads // per_block * AGENTS
         self.rows: list[Array] = []
         self.places: dict[tuple[str, int], Array] = {}  # address -> what was released there
         self.first = 0
@@ -58,7 +64,7 @@ class Order:
         """Some warps of one block have met (a named barrier with a count)."""
         now = self.tick()
         if self.rows or len(threads):
-            joined = np.zeros(self.threads, np.int64)
+            joined = np.zeros(self.slots, np.int64)
             for row in np.unique(self.row[threads]):
                 if row >= 0:
                     np.maximum(joined, self.rows[row], out=joined)
@@ -112,7 +118,7 @@ class Order:
 
     def together(self, threads: Array, own: int) -> Array:
         """The same of several threads: what any of them knows."""
-        clock = np.zeros(self.threads, np.int64)
+        clock = np.zeros(self.slots, np.int64)
         for row in np.unique(self.row[threads]).tolist():
             if row >= 0:
                 np.maximum(clock, self.rows[row], out=clock)
@@ -180,6 +186,17 @@ class Order:
                 changed.append((threads[rows == row], np.maximum(self.rows[row], clock)))
         for mine, known in changed:
             self._set_rows(mine, known)
+
+    # ---- who
+
+    def agent(self, block: int, number: int) -> int:
+        """What copies for mbarrier ``number`` of a block of the launch are recorded under."""
+        return self.threads + block * AGENTS + number % AGENTS
+
+    def block_of(self, who: Array) -> Array:
+        """The block of the launch of threads and agents."""
+        agents = (who - self.threads) // AGENTS
+        return np.where(who < self.threads, who // self.per_block, agents)
 
     # ---- the question
 
