@@ -14,7 +14,8 @@ import numpy as np
 @dataclasses.dataclass(frozen=True)
 class TensorMapOf:
     """A tensor map over array ``number`` of a case (-1: its result). ``kind``: of an element, as in
-    `KINDS`; sizes, box and steps in elements, the contiguous axis first; strides in bytes."""
+    `KINDS`; sizes, box and steps in elements, the contiguous axis first; strides in bytes.
+    ``corner``: where the box that the case copies begins."""
 
     number: int
     kind: str
@@ -24,6 +25,7 @@ class TensorMapOf:
     swizzle: int = 0
     steps: tuple[int, ...] = ()
     nan: bool = False
+    corner: tuple[int, ...] = ()
 
 
 KINDS = {"u1": "uint8", "u2": "uint16", "f2": "float16", "b2": "bfloat16", "u4": "uint32",

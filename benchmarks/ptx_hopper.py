@@ -257,7 +257,7 @@ def tile(
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
   }}"""
-        count, spec = words, TensorMapOf(-1, kind, sizes, tuple(pitch), box, swizzle, steps, nan)
+        count, spec = words, TensorMapOf(-1, kind, sizes, tuple(pitch), box, swizzle, steps, nan, corner)
         inputs = _words(nbytes // 4)
     else:
         body = f"""
@@ -273,7 +273,7 @@ def tile(
   }}
   wait(&b, 0);
   for (int i = t; i < {nbytes // 4}; i += 128) out[i] = s[i];"""
-        count, spec = nbytes // 4, TensorMapOf(0, kind, sizes, tuple(pitch), box, swizzle, steps, nan)
+        count, spec = nbytes // 4, TensorMapOf(0, kind, sizes, tuple(pitch), box, swizzle, steps, nan, corner)
         inputs = _words(words)
     source = f"""{_TILE}
 extern "C" __global__ void t(const u32* a, u32* out, const __grid_constant__ Map map) {{
