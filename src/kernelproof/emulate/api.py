@@ -15,7 +15,8 @@ from kernelproof.emulate.frontend import parameter_names, to_ptx
 from kernelproof.emulate.image import Buffer, Image, module_image
 from kernelproof.emulate.machine import Limits, Machine
 from kernelproof.emulate.program import Program, build
-from kernelproof.emulate.ptx import Module, parse
+from kernelproof.emulate.ptx import Module
+from kernelproof.emulate.ptx_parse import parse
 from kernelproof.emulate.report import Finding, Report
 from kernelproof.emulate.tensor_maps import argument
 from kernelproof.emulate.traffic import Traffic
@@ -145,11 +146,13 @@ def load(
     name: str = "",
     options: Sequence[str] = (),
     compiler: str = "nvrtc",
+    arch: str = "",
 ) -> Loaded:
     """A kernel of CUDA C++ text, or of a `.cu` or `.ptx` file.
 
     Args:
         name: as C++ writes it, templates with their arguments; may be left out where there is one.
+        arch: the target; by default compute_80, or compute_90a for what has instructions of sm_90.
 
     Raises:
         CompileError: it does not compile, or has no such kernel.
@@ -163,11 +166,11 @@ def load(
     entry_of: dict[str, str] = {}
     if name and not templated:
         # A kernel that is extern "C" has no other name; others are asked for by name.
-        text, entry_of = _compile(where, (), tuple(options), compiler)
+        text, entry_of = _compile(where, (), tuple(options), compiler, arch)
         if name not in _parsed(text).functions:
-            text, entry_of = _compile(where, (name,), tuple(options), compiler)
+            text, entry_of = _compile(where, (name,), tuple(options), compiler, arch)
     else:
-        text, entry_of = _compile(where, tuple(templated), tuple(options), compiler)
+        text, entry_of = _compile(where, tuple(templated), tuple(options), compiler, arch)
     module = _parsed(text)
     entries = module.entries()
     entry = entry_of.get(name, name) or (entries[0] if len(entries) == 1 else "")
@@ -180,9 +183,10 @@ def load(
 
 @functools.lru_cache(maxsize=64)
 def _compile(
-    source: tuple[str, str], names: tuple[str, ...], options: tuple[str, ...], compiler: str
-) -> tuple[str, dict[str, str]]:
-    return to_ptx(source[0], names, options, compiler)
+    source: tuple[str, str], names: tuple[str, ...], options: tuple[str, ...], compiler: str,
+    arch: str,
+) -> tuple[str, dict[str, str]]:  # fmt: skip
+    return to_ptx(source[0], names, options, compiler, arch)
 
 
 @functools.lru_cache(maxsize=64)
@@ -194,7 +198,7 @@ def launch(
     source: str | Path, name: str, grid: Sizes, block: Sizes, args: Sequence[Any], **how: Any
 ) -> Result:
     """`load` and `Loaded.launch` in one; keywords as there."""
-    compile_keys = {key: how.pop(key) for key in ("options", "compiler") if key in how}
+    compile_keys = {key: how.pop(key) for key in ("options", "compiler", "arch") if key in how}
     return load(source, name, **compile_keys).launch(grid, block, args, **how)
 
 

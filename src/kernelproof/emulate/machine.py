@@ -210,7 +210,8 @@ class Machine(WgmmaUnit, ClusterUnit):
             idle = 0 if self.stored or result is None else idle + 1
             if self.stored:
                 self.stored = False
-            if idle > self.limits.idle:
+            # Where other blocks could help, starting again with them costs less than to wait on.
+            if idle > (self.limits.idle if alone else self.limits.idle // 10):
                 self._spinning(alone, threads, number)
                 return
             if self.order.now >= MAX_TIME - 2:

@@ -47,6 +47,8 @@ class Order:
         self.warp = np.zeros((count, 32), np.int64)
         self.row = np.full(count, -1, np.int64)
         self.fenced = np.zeros(count, np.int64)  # time of each thread's last fence
+        # What each thread has acquired last from a place, so that spinning costs little.
+        self.acquired: dict[tuple[int, tuple[str, int]], Array] = {}
 
     def tick(self) -> int:
         self.now += 1
@@ -168,7 +170,8 @@ class Order:
 
     def _acquire(self, thread: int, place: tuple[str, int]) -> None:
         clock = self.places.get(place)
-        if clock is not None:
+        if clock is not None and self.acquired.get((thread, place)) is not clock:
+            self.acquired[thread, place] = clock
             self.learn(thread, clock)
 
     def learn(self, thread: int, clock: Array) -> None:
