@@ -99,7 +99,8 @@ def encoded_map(m: TensorMapOf, address: int) -> bytes:
     swizzle = f"CU_TENSOR_MAP_SWIZZLE_{f'{m.swizzle}B' if m.swizzle else 'NONE'}"
     status, made = driver.cuTensorMapEncodeTiled(
         number, rank, address, [driver.cuuint64_t(n) for n in m.sizes],
-        [driver.cuuint64_t(n) for n in m.strides], [driver.cuuint32_t(n) for n in m.box],
+        # The driver wants an array here for one axis too.
+        [driver.cuuint64_t(n) for n in m.strides or (16,)], [driver.cuuint32_t(n) for n in m.box],
         [driver.cuuint32_t(n) for n in m.steps or (1,) * rank],
         driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
         getattr(driver.CUtensorMapSwizzle, swizzle),

@@ -45,9 +45,15 @@ def strides(rows: int, span: int, transposed: bool) -> tuple[int, int, int]:
     return 8 * span, groups * 8 * span, 2 * groups * 8 * span
 
 
-def image(kind: str, nbytes: int, random: np.random.Generator, whole: bool) -> Any:
-    """``nbytes`` of elements: small whole numbers, whose sums are exact in every order, or reals."""
+def image(
+    kind: str, nbytes: int, random: np.random.Generator, whole: bool, scale: str = ""
+) -> Any:
+    """``nbytes`` of elements: small whole numbers, whose sums are exact in every order, or reals.
+    ``scale``: "small" for mostly subnormal ones, "wide" for many magnitudes, "special" for some
+    infinities, NaN, and the largest."""
     count = nbytes // _element_bytes(kind)
+    if scale:
+        return _scaled(kind, count, random, scale)
     if kind in ("e4m3", "e5m2"):
         # All finite patterns for reals; whole numbers from -4 to 4 otherwise.
         codes = {"e4m3": [0, 56, 64, 68, 72], "e5m2": [0, 60, 64, 66, 68]}[kind]
@@ -71,11 +77,37 @@ def image(kind: str, nbytes: int, random: np.random.Generator, whole: bool) -> A
     return values.view(np.uint32)
 
 
+def _scaled(kind: str, count: int, random: np.random.Generator, scale: str) -> Any:
+    if scale == "small" and kind in ("e4m3", "e5m2"):
+        low = 8 if kind == "e4m3" else 4
+        codes = random.integers(0, 2 * low, count) | random.integers(0, 2, count) << 7
+        return codes.astype(np.uint8).view(np.uint32)
+    if kind == "e5m2":
+        codes = random.integers(0, 256, count)
+        return np.where(random.random(count) < 0.98, codes & 0xBF, codes).astype(np.uint8).view(np.uint32)
+    x = random.standard_normal(count)
+    if scale == "small":
+        x *= 2.0 ** random.integers(-16, -12, count) if kind == "f16" else 2.0**-127
+    elif scale == "wide":
+        x *= 2.0 ** (random.integers(-10, 11, count) if kind == "f16" else random.integers(-40, 41, count))
+    else:
+        x[random.random(count) < 0.01] = np.inf
+        x[random.random(count) < 0.005] = np.nan
+        x[random.random(count) < 0.1] = 65504.0 if kind == "f16" else 3e38
+    with np.errstate(all="ignore"):
+        if kind == "f16":
+            return x.astype(np.float16).view(np.uint32)
+        x = x.astype(np.float32)
+    if kind == "bf16":
+        return (x.view(np.uint32) >> 16).astype(np.uint16).view(np.uint32)
+    return x.view(np.uint32)
+
+
 def product(
     d: str, a: str, b: str, n: int = 64, span: int = 128, *, registers: bool = False,
     a_span: int = 0, a_transposed: bool = False, b_transposed: bool = False, negate: bool = False,
     carried: bool = False, whole: bool = True, base: int = 0, step: int = 0, repeats: int = 1,
-    name: str = "",
+    scale: str = "",
 ) -> Case:  # fmt: skip
     """One wgmma (``repeats`` of them, on the same operands). ``step``: bytes by which both
     descriptors start later, along K within the pattern. ``base``: 128-byte rows by which the
@@ -129,7 +161,7 @@ extern "C" __global__ void __launch_bounds__(128) t(const u32* a, const u32* b, 
 """
 
     def inputs(random: np.random.Generator) -> list[Any]:
-        arrays = [image(a, na, random, whole), image(b, nb, random, whole)]
+        arrays = [image(a, na, random, whole, scale), image(b, nb, random, whole, scale)]
         if carried and d == "f16":
             halves = random.integers(-8, 9, 256 * count) if whole else random.standard_normal(256 * count)
             arrays.append(halves.astype(np.float16).view(np.uint32))
@@ -139,15 +171,15 @@ extern "C" __global__ void __launch_bounds__(128) t(const u32* a, const u32* b, 
         return arrays
 
     dtype = {"f32": np.float32, "s32": np.int32, "f16": np.uint32}[d]
-    given_name = name or (
+    name = (
         f"wgmma.n{n}.{d}.{a}.{b}.{'rs' if registers else f'a{a_span}'}{'t' if a_transposed else ''}"
         f".b{span}{'t' if b_transposed else ''}"
         + "".join(f".{word}" for word, on in (
             ("neg", negate), ("carried", carried), (f"base{base}", base), (f"step{step}", step),
-            ("reals", not whole), (f"x{repeats}", repeats > 1)) if on)
+            ("reals", not whole), (f"x{repeats}", repeats > 1), (scale, bool(scale))) if on)
     )  # fmt: skip
     halves = "f16" if d == "f16" else ""
-    return Case(given_name, source, inputs, dtype, 128 * count, block=128, halves=halves)
+    return Case(name, source, inputs, dtype, 128 * count, block=128, halves=halves)
 
 
 def products() -> list[Case]:
@@ -185,6 +217,11 @@ def sums() -> list[Case]:
     ]
     made += [product("f16", "f16", "f16", n=16, whole=False, carried=c) for c in (False, True)]
     made += [product("f32", "f16", "f16", n=16, whole=False, repeats=40)]
+    made += [product("f32", ty, ty, n=16, whole=False, carried=True, scale=scale)
+             for ty, scale in (("f16", "small"), ("f16", "wide"), ("bf16", "wide"), ("tf32", "small"),
+                               ("bf16", "special"), ("f16", "special"), ("e5m2", "small"),
+                               ("e4m3", "small"), ("e5m2", "special"))]  # fmt: skip
+    made += [product("f16", "e4m3", "e4m3", n=16, whole=False, carried=True)]
     made += [product("f32", "bf16", "bf16", n=16, whole=False, registers=True, carried=True)]
     return made
 
@@ -239,7 +276,9 @@ def tile(
         row *= n
     taken = [-(-n // s) for n, s in zip(box, steps or (1,) * len(box), strict=True)]
     taken[0] = box[0]
-    nbytes = int(np.prod(taken)) * element
+    # Rows that are shorter than the swizzle lie as far apart as it spans.
+    nbytes = int(np.prod(taken[1:])) * (swizzle or taken[0] * element)
+    moved = int(np.prod(taken)) * element
     axes = len(sizes)
     words = -(-row // 4)
     numbers = ", ".join(f"%{3 + i}" for i in range(axes))
@@ -266,7 +305,7 @@ def tile(
   if (t == 0) ready(&b, 1);
   __syncthreads();
   if (t == 0) {{
-    expect(&b, {nbytes});
+    expect(&b, {moved});
     asm volatile("cp.async.bulk.tensor.{axes}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
                  "[%0], [%1, {{{numbers}}}], [%2];"
                  :: "r"(at(s)), "l"(&map), "r"(at(&b)), {given} : "memory");
@@ -297,12 +336,12 @@ def tiles() -> list[Case]:
              tile("tensor.load.2d.u1.swizzle32", "u1", (160, 40), (32, 16), (16, 3), 32),
              tile("tensor.load.2d.f2.narrow128", "f2", (160, 40), (32, 16), (16, 3), 128),
              tile("tensor.load.2d.f2.narrow64", "f2", (160, 40), (16, 16), (16, 3), 64)]  # fmt: skip
-    edges = {"low": (-5, -3), "high": (130, 35), "inside": (3, 0), "outside": (400, 50)}
+    edges = {"low": (-16, -3), "high": (128, 35), "inside": (16, 0), "outside": (400, 50)}
     made += [tile(f"tensor.load.2d.{kind}.{where}{'.nan' if nan else ''}", kind, (140, 40), (32, 16),
                   corner, nan=nan)
              for kind, nan in (("f2", False), ("f2", True), ("b2", True), ("f4", True), ("u1", False))
              for where, corner in edges.items()]  # fmt: skip
-    made += [tile("tensor.load.2d.f8.nan", "f8", (30, 20), (8, 8), (25, 15), nan=True)]
+    made += [tile("tensor.load.2d.f8.nan", "f8", (30, 20), (8, 8), (26, 15), nan=True)]
     made += [tile("tensor.load.1d", "f4", (300,), (256,), (100,)),
              tile("tensor.load.3d", "f2", (64, 9, 5), (32, 4, 3), (8, 7, -1), 64),
              tile("tensor.load.4d", "f2", (64, 5, 7, 3), (64, 2, 5, 2), (0, 3, 1, 1), 128),
@@ -312,8 +351,8 @@ def tiles() -> list[Case]:
              tile("tensor.load.padded", "f2", (50, 30), (32, 16), (24, 20), 64, padding=48)]  # fmt: skip
     made += [tile(f"tensor.store.2d.f2.swizzle{s}", "f2", (160, 40), ((s or 64) // 2, 16), (8, 5), s,
                   store=True) for s in (0, 32, 64, 128)]  # fmt: skip
-    made += [tile("tensor.store.edge", "f4", (70, 20), (32, 16), (50, 10), store=True),
-             tile("tensor.store.low", "f2", (70, 20), (32, 16), (-5, -3), store=True),
+    made += [tile("tensor.store.edge", "f4", (70, 20), (32, 16), (48, 10), store=True),
+             tile("tensor.store.low", "f2", (70, 20), (32, 16), (-8, -3), store=True),
              tile("tensor.store.3d", "u1", (64, 9, 5), (64, 4, 3), (0, 7, -1), 64, store=True),
              tile("tensor.store.1d", "f4", (300,), (256,), (100,), store=True),
              tile("tensor.store.steps", "f4", (64, 40), (32, 16), (4, 3), steps=(1, 3), store=True)]  # fmt: skip

@@ -16,8 +16,8 @@ from kernelproof.emulate.tensor_maps import BYTES, Decoded, decode
 from kernelproof.errors import UnsupportedError
 
 Array = Any
-# What an H200 puts outside of a tensor of floats for OOB_FILL_NAN, by bytes of an element.
-_NAN = {2: b"\xff\x7f", 4: b"\xff\xff\xff\x7f", 8: b"\xff\xff\xff\xff\xff\xff\xff\x7f"}
+# What an H200 puts outside of a tensor of floats for OOB_FILL_NAN, over and over.
+_NAN = np.frombuffer(b"\xf7\x7f", np.uint8)
 
 
 @functools.cache
@@ -63,11 +63,11 @@ class TensorUnit(BulkUnit):
             A, guard, where, at, barrier, mask, *coordinates
         ):
             map_ = self._map(to.operation, map_at, thread, len(corner))
-            if map_ is None or not self._on_128(to, start, thread):
+            if map_ is None or not self._aligned_box(to, map_, start, corner[0], thread):
                 continue
             box = _box(map_, corner)
             data = self._gather(source, thread, map_, box).reshape(-1, 16)
-            pieces = np.arange(0, box.nbytes, 16)
+            pieces = _image(map_, box)
             for into, object_ in self.targets(start, word, blocks):
                 item = self.one_object(to, object_, thread)
                 if item is not None:
@@ -85,10 +85,10 @@ class TensorUnit(BulkUnit):
         """A box of shared memory to global memory, in the thread's open group."""
         for thread, (start, map_at, *corner) in self.one_by_one(A, guard, where, at, *coordinates):
             map_ = self._map(to.operation, map_at, thread, len(corner))
-            if map_ is None or not self._on_128(source, start, thread):
+            if map_ is None or not self._aligned_box(source, map_, start, corner[0], thread):
                 continue
             box = _box(map_, corner)
-            place = swizzled(start + np.arange(0, box.nbytes, 16), map_.swizzle)
+            place = swizzled(start + _image(map_, box), map_.swizzle)
             data, units = self.read_async(source, thread, place)
             rows = data.reshape(len(box.rows), box.row_bytes)[box.inside]
             low, high = box.low * map_.element, box.high * map_.element
@@ -119,21 +119,31 @@ class TensorUnit(BulkUnit):
         )  # fmt: skip
         return None
 
-    def _on_128(self, m: Access, start: int, thread: int) -> bool:
-        if start % 128 == 0:
-            return True
-        self.report.add(
-            "misaligned", m.operation,
-            f"a tensor copy at {start & ((1 << 24) - 1):#x} of shared memory, which is no multiple "
-            f"of 128; {self.who(self.first + thread)}",
-        )  # fmt: skip
-        return False
+    def _aligned_box(
+        self, m: Access, map_: Decoded, start: int, corner: int, thread: int
+    ) -> bool:
+        """Shared memory at multiples of 128 bytes; along the contiguous axis at multiples of 16,
+        without which an H200 stops with an illegal instruction."""
+        words = ""
+        if start % 128:
+            words = f"{start & ((1 << 24) - 1):#x} of shared memory, which is no multiple of 128"
+        elif corner * map_.element % 16:
+            words = (
+                f"{corner} along the first axis, {corner * map_.element} bytes, which are no "
+                "multiple of 16"
+            )
+        if words:
+            self.report.add(
+                "misaligned", m.operation,
+                f"a tensor copy at {words}; {self.who(self.first + thread)}",
+            )  # fmt: skip
+        return not words
 
     def _gather(self, source: Access, thread: int, map_: Decoded, box: Box) -> Array:
         """The bytes of a box, a row to each row; outside are zeros, or NaN."""
         data = np.zeros((len(box.rows), box.row_bytes), np.uint8)
         if map_.nan:
-            data[:] = np.resize(np.frombuffer(_NAN[map_.element], np.uint8), box.row_bytes)
+            data[:] = np.resize(_NAN, box.row_bytes)
         low, high = box.low * map_.element, box.high * map_.element
         rows = np.nonzero(box.inside)[0]
         if high <= low or not len(rows):
@@ -167,6 +177,13 @@ def _box(map_: Decoded, corner: list[int]) -> Box:
     low, high = (min(max(n - corner[0], 0), side) for n in (0, size))
     rows = rows + map_.address + corner[0] * map_.element
     return Box(rows, inside & (high > low), low, high, side * map_.element)
+
+
+def _image(map_: Decoded, box: Box) -> Array:
+    """Where the 16-byte pieces of a box lie in shared memory, before the swizzle: rows that are
+    shorter than the swizzle are as far apart as it spans."""
+    rows = np.arange(len(box.rows))[:, None] * (map_.swizzle or box.row_bytes)
+    return (rows + np.arange(0, box.row_bytes, 16)).reshape(-1)
 
 
 def _pieces(rows: Array, length: int) -> tuple[int, Array]:
