@@ -17,6 +17,7 @@ from kernelproof.emulate import numeric as N
 from kernelproof.emulate.active import Active, choose, scatter
 from kernelproof.emulate.matrix_unit import MatrixUnit
 from kernelproof.emulate.memory.access import Access
+from kernelproof.emulate.tensor_sums import summed
 from kernelproof.emulate.tensor_unit import TensorUnit, swizzled
 from kernelproof.emulate.wgmma_flow import BYTES, Product
 
@@ -142,12 +143,18 @@ class WgmmaUnit(TensorUnit, MatrixUnit):
         if p.negate:
             left = -left
         rows, columns = _cells(p.n)
-        product = np.matmul(left, right.transpose(0, 2, 1))[:, rows, columns]  # (g, 128, n / 2)
         carried = self._carried([choose(x, positions) for x in old], p.types[0], g)
         keeps = active.spread(choose(scale, positions)).reshape(g, 128, 1)
-        cells = np.where(keeps, carried, 0.0) + product
-        flat = np.ascontiguousarray(cells.transpose(2, 0, 1)).reshape(len(columns[0]), -1)
+        matrix = np.zeros((g, 64, p.n))
+        matrix[:, rows, columns] = np.where(keeps, carried, 0.0)
         kind = p.types[0]
+        right = right.transpose(0, 2, 1)
+        if kind == "f32":
+            matrix = summed(left, right, matrix, p.types[1])
+        else:
+            matrix += np.matmul(left, right)
+        cells = matrix[:, rows, columns]  # (g, 128, n / 2)
+        flat = np.ascontiguousarray(cells.transpose(2, 0, 1)).reshape(len(columns[0]), -1)
         if kind == "s32":
             out = list(flat.astype(np.int64).astype(np.uint64).astype(np.uint32).view(np.int32))
         elif kind == "f32":
