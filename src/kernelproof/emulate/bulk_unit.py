@@ -181,9 +181,11 @@ class BulkUnit(MBarrierUnit):
         agents = np.full(many.count, item.agent - self.first)
         return [Copy(to.operation, agents, group, index, data, units, asynchronous)]
 
-    def read_async(self, m: Access, thread: int, address: Array) -> tuple[Array, Array]:
+    def read_async(
+        self, m: Access, thread: int | Array, address: Array
+    ) -> tuple[Array, Array]:
         """Bytes of shared memory, a row to each address, and the units that stay in use. Rows
-        outside of memory hold 0xFF."""
+        outside of memory hold 0xFF. ``thread``: one, or one for each address."""
         many = Active(np.full(len(address), thread), np.full(len(address), thread))
         data = np.full((len(address), m.width), 0xFF, np.uint8)
         rows = np.arange(len(address))

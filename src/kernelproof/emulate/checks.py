@@ -47,8 +47,8 @@ class Checks:
     def who(self, thread: int) -> str:
         """A thread of the launch, as CUDA counts them."""
         if thread >= self.order.threads:
-            block = int(self.order.block_of(np.int64(thread)))
-            return f"a copy into {self.who(block * self.per_block).split(' thread')[0]}"
+            into = int(self.order.block_of(np.int64(thread)))
+            return f"a copy into {self.who(into * self.per_block).split(' thread')[0]}"
         number, t = divmod(int(thread), self.per_block)
         gx, gy, _ = self.grid
         bx, by, _ = self.block
@@ -136,7 +136,11 @@ class Checks:
             outside = (state == shadow.OUTSIDE).any(axis=1)
             self.outside(m, space, address, active, outside)
         if m.kind in ("load", "atomic"):
-            unset = (state == shadow.UNSET).any(axis=1)
+            empty = state == shadow.UNSET
+            if m.unused:
+                each = max(1, np.dtype(m.dtype).itemsize // space.unit)
+                empty[:, [n * each + i for n in m.unused for i in range(each)]] = False
+            unset = empty.any(axis=1)
             if unset.any():
                 n = int(np.argmax(unset))
                 self.report.add(

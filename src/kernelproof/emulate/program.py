@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from kernelproof.emulate import numeric, wgmma_flow
+from kernelproof.emulate import eights, numeric, wgmma_flow
 from kernelproof.emulate.emitter import DTYPES, Emitter
 from kernelproof.emulate.lower import Block, Flat, flatten, is_barrier
 from kernelproof.emulate.memory.access import Access
@@ -29,7 +29,7 @@ class Program:
     name: str
     module: Module
     blocks: list[Any]
-    waits: list[bool]
+    waits: list[int]
     source: str
     env: dict[str, Any]
     operations: list[Instruction]
@@ -74,7 +74,9 @@ class _Builder:
         self.first_operations: list[int] = []
         numbers = wgmma_flow.numbered(flat.blocks)
         self.suspects = wgmma_flow.checks(flat.blocks, numbers)
-        self.env: dict[str, Any] = {"np": np, "N": numeric, "wgmma_numbers": numbers}
+        self.env: dict[str, Any] = {
+            "np": np, "N": numeric, "E": eights, "wgmma_numbers": numbers, "read_registers": _read(flat),
+        }  # fmt: skip
         self.addresses: dict[str, int] = dict(flat.params)
         self.products = index_products(flat.blocks)
         self._place()
@@ -258,6 +260,12 @@ class _Builder:
 def _names(flat: Flat) -> set[str]:
     """Every name that the code mentions."""
     return {x for b in flat.blocks for i in b.code for x in wgmma_flow.names(i.operands)}
+
+
+def _read(flat: Flat) -> set[str]:
+    """Registers that some instruction reads."""
+    every = (i for b in flat.blocks for i in (*b.code, *([b.end] if b.end else [])))
+    return set().union(*(wgmma_flow.registers(i)[0] for i in every))
 
 
 def _asynchronous(i: Instruction) -> bool:

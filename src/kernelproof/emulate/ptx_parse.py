@@ -286,7 +286,8 @@ def _signature(head: str) -> Function:
     entry = re.search(r"\.entry\s+([\w$%]+)\s*(?:\((.*?)\))?", head, re.DOTALL)
     if entry:
         cluster = re.search(r"\.reqnctapercluster\s+(\d+)(?:,\s*(\d+))?(?:,\s*(\d+))?", head)
-        sizes = tuple(int(n or 1) for n in cluster.groups()) if cluster else None
+        found = [int(n or 1) for n in cluster.groups()] if cluster else []
+        sizes = (found[0], found[1], found[2]) if found else None
         return Function(entry[1], True, _params(entry[2] or ""), [], cluster=sizes)
     func = re.search(
         r"\.func\s*(?:\.\w+\s+)*(?:\((.*?)\))?\s*([\w$%]+)\s*(?:\((.*?)\))?", head, re.DOTALL

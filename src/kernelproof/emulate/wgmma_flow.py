@@ -270,7 +270,8 @@ def _moved(i: Instruction) -> bool:
 
 def registers(i: Instruction) -> tuple[set[str], set[str]]:
     """Names that an instruction reads, and those that it writes."""
-    reads, writes = set(), set()
+    reads: set[str] = set()
+    writes: set[str] = set()
     operands = list(i.operands)
     stores = i.op[0] == "wmma" and i.op[1] == "store"
     if i.op[0] not in _NO_RESULT and not stores and operands:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from kernelproof.emulate import eights
 from kernelproof.emulate import numeric as N
 from kernelproof.emulate.active import Active, choose, scatter
 from kernelproof.emulate.matrix_unit import MatrixUnit
@@ -68,26 +69,8 @@ def numbers(raw: Array, ty: str) -> Array:
     if ty == "tf32":
         return N.to_tf32(raw.view(np.float32), "rz").astype(np.float64)
     if ty in ("e4m3", "e5m2"):
-        return _eight_bits(ty)[raw]
+        return eights.values(ty)[raw]
     return raw.view(np.int8 if ty == "s8" else np.uint8).astype(np.float64)
-
-
-@functools.cache
-def _eight_bits(ty: str) -> Array:
-    """Values of the 256 bit patterns (OCP 8-bit floating point specification, 5.1)."""
-    bits, fraction, bias = np.arange(256), (3 if ty == "e4m3" else 2), (7 if ty == "e4m3" else 15)
-    exponent, low = (bits & 127) >> fraction, bits & ((1 << fraction) - 1)
-    value = np.where(
-        exponent > 0,
-        (1 + low / 2**fraction) * 2.0 ** (exponent - bias),
-        low / 2**fraction * 2.0 ** (1 - bias),
-    )
-    if ty == "e4m3":
-        value[(bits & 127) == 127] = np.nan
-    else:
-        top = exponent == 31
-        value[top] = np.where(low[top] == 0, np.inf, np.nan)
-    return np.where(bits & 128, -value, value)
 
 
 class WgmmaUnit(TensorUnit, MatrixUnit):

@@ -43,7 +43,10 @@ def load(e: Emitter, i: Instruction) -> None:
             e.write(target, f"S.parameter('{dtype}', {at} + {n * WIDTHS[ty]})", ty)
         return
     assert isinstance(address, Address)
-    call = f"S.load({access(e, i, 'load')}, {e.address(address)}, A, {e.guard})"
+    used = e.env["read_registers"]
+    unused = tuple(n for n, target in enumerate(targets) if len(targets) > 1 and target not in used)
+    name = access(e, i, "load", unused=unused)
+    call = f"S.load({name}, {e.address(address)}, A, {e.guard})"
     e.result(call, targets, ty)
 
 

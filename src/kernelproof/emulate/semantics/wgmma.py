@@ -51,8 +51,9 @@ def _product(e: Emitter, i: Instruction) -> None:
     if any(transposed) and types[1] not in ("f16", "bf16"):
         raise e.unsupported("transposed operands of other than 16-bit elements")
     product = Product(
-        e.operation(), e.env["wgmma_numbers"][id(i)], int(shape[1]), types, negate, *transposed
-    )
+        e.operation(), e.env["wgmma_numbers"][id(i)], int(shape[1]), (types[0], types[1], types[2]),
+        negate, transposed[0], transposed[1],
+    )  # fmt: skip
     if product.k != int(shape[2]) or len(d) != product.n // (4 if types[0] == "f16" else 2):
         raise e.unsupported("its shape does not fit its operands")
     ty = "b32" if types[0] == "f16" else types[0]
