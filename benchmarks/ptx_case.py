@@ -28,8 +28,26 @@ class TensorMapOf:
     corner: tuple[int, ...] = ()
 
 
+# Bytes of an element.
+SIZES = {"u1": 1, "u2": 2, "f2": 2, "b2": 2, "u4": 4, "f4": 4, "f8": 8}
 KINDS = {"u1": "uint8", "u2": "uint16", "f2": "float16", "b2": "bfloat16", "u4": "uint32",
          "f4": "float32", "f8": "float64"}  # fmt: skip
+
+
+HEAD = """
+typedef unsigned long long u64;
+typedef unsigned u32;
+static __device__ u32 at(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+static __device__ u64 matrix(u32 start, u32 leading, u32 stride, u64 base, u64 swizzle) {
+  return (u64)((start & 0x3FFFF) >> 4) | (u64)(leading >> 4) << 16 | (u64)(stride >> 4) << 32
+         | base << 49 | swizzle << 62;
+}
+"""
+
+
+def random_words(count: int) -> Callable[[np.random.Generator], list[Any]]:
+    """Inputs of a case: one array of so many random words."""
+    return lambda random: [random.integers(0, 1 << 32, count).astype(np.uint32)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,9 +111,7 @@ def encoded_map(m: TensorMapOf, address: int) -> bytes:
     import cuda.bindings.driver as driver
 
     rank, fill = len(m.sizes), driver.CUtensorMapFloatOOBfill
-    number = getattr(
-        driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{KINDS[m.kind].upper()}"
-    )
+    number = getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{KINDS[m.kind].upper()}")
     swizzle = f"CU_TENSOR_MAP_SWIZZLE_{f'{m.swizzle}B' if m.swizzle else 'NONE'}"
     status, made = driver.cuTensorMapEncodeTiled(
         number, rank, address, [driver.cuuint64_t(n) for n in m.sizes],

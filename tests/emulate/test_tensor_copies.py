@@ -103,7 +103,7 @@ def test_every_cluster_case_has_a_formula() -> None:
 
 @pytest.mark.parametrize("case", hopper.matrices(), ids=lambda c: c.name)
 def test_stmatrix_puts_fragments_into_rows(case: ptx_case.Case) -> None:
-    (given,), out = case.arrays()
+    (given,), _ = case.arrays()
     count = int(case.name[10])
     want, halves = np.zeros(256, np.uint16), given.view(np.uint16)
     for n, lane, half in itertools.product(range(count), range(32), range(2)):

@@ -14,7 +14,7 @@ pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC compiles the kernels")
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import ptx_case
-import ptx_hopper as hopper
+import ptx_wgmma as hopper
 
 SHAPES = [
     # d, a, b, n, bytes of a row of the pattern, how
@@ -129,6 +129,4 @@ def test_a_product_is_that_of_the_formulas(shape: Any) -> None:
     d, a, b, n, span, how = shape
     case = hopper.product(d, a, b, n, span, **how)
     arrays, _ = case.arrays()
-    np.testing.assert_array_equal(
-        ptx_case.emulated(case), expected(d, a, b, n, span, how, arrays)
-    )
+    np.testing.assert_array_equal(ptx_case.emulated(case), expected(d, a, b, n, span, how, arrays))

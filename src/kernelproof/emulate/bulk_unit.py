@@ -181,9 +181,7 @@ class BulkUnit(MBarrierUnit):
         agents = np.full(many.count, item.agent - self.first)
         return [Copy(to.operation, agents, group, index, data, units, asynchronous)]
 
-    def read_async(
-        self, m: Access, thread: int | Array, address: Array
-    ) -> tuple[Array, Array]:
+    def read_async(self, m: Access, thread: int | Array, address: Array) -> tuple[Array, Array]:
         """Bytes of shared memory, a row to each address, and the units that stay in use. Rows
         outside of memory hold 0xFF. ``thread``: one, or one for each address."""
         many = Active(np.full(len(address), thread), np.full(len(address), thread))
@@ -201,9 +199,7 @@ class BulkUnit(MBarrierUnit):
         data[rows] = space.data[index[:, None] + np.arange(m.width)]
         return data, units.reshape(-1)
 
-    def write_out(
-        self, to: Access, thread: int, address: Array, data: Array, reads: Array
-    ) -> None:
+    def write_out(self, to: Access, thread: int, address: Array, data: Array, reads: Array) -> None:
         """Rows of ``data`` to global addresses; part of the thread's open group."""
         many = Active(np.full(len(address), thread), np.full(len(address), thread))
         where = address - GLOBAL_BASE

@@ -101,8 +101,8 @@ class ClusterMemory(Checks):
         owner = self.who(self.first + block * self.per_block).split(" thread")[0]
         self.report.add(
             "ended block", operation,
-            f"{self.report.opcode(operation)} by {self.who(self.first + thread)} goes to the shared "
-            f"memory of {owner}, which may have ended; let it wait at a cluster barrier first",
+            f"{self.report.opcode(operation)} by {self.who(self.first + thread)} goes to the "
+            f"shared memory of {owner}, which may have ended; it must wait at a cluster barrier",
         )  # fmt: skip
 
     def used_after_end(self, block: int, seen: Array) -> None:
@@ -168,8 +168,11 @@ class ClusterUnit(BarrierUnit, ClusterMemory):
         for cluster in np.unique(clusters).tolist():
             mine = threads[clusters == cluster]
             own: Any = now if releases else self.order.fenced[mine]
-            clock = self.order.together(mine if releases else mine[own > 0], own if releases
-                                        else own[own > 0]) if releases or own.any() else None  # fmt: skip
+            fenced = mine if releases else mine[own > 0]
+            clock = None
+            if len(fenced):
+                own = own if releases else own[own > 0]
+                clock = self.order.together(fenced, own)
             if clock is not None:
                 given = self.cluster_given.get(cluster)
                 self.cluster_given[cluster] = clock if given is None else np.maximum(given, clock)

@@ -75,7 +75,8 @@ class _Builder:
         numbers = wgmma_flow.numbered(flat.blocks)
         self.suspects = wgmma_flow.checks(flat.blocks, numbers)
         self.env: dict[str, Any] = {
-            "np": np, "N": numeric, "E": eights, "wgmma_numbers": numbers, "read_registers": _read(flat),
+            "np": np, "N": numeric, "E": eights, "wgmma_numbers": numbers,
+            "read_registers": _read(flat),
         }  # fmt: skip
         self.addresses: dict[str, int] = dict(flat.params)
         self.products = index_products(flat.blocks)

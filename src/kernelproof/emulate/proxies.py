@@ -1,5 +1,5 @@
-"""Generic and async proxy (ISA 8.4): what threads store to shared memory by ordinary instructions is
-seen by wgmma, bulk copies and tensor copies only after a `fence.proxy.async`.
+"""Generic and async proxy (ISA 8.4): what threads store to shared memory by ordinary instructions
+is seen by wgmma, bulk copies and tensor copies only after a `fence.proxy.async`.
 
 The fence may stand anywhere between the store and the asynchronous access: in the thread that
 stored, or in one that has synchronised with it since. The other way round none is needed: waiting

@@ -119,9 +119,7 @@ class TensorUnit(BulkUnit):
         )  # fmt: skip
         return None
 
-    def _aligned_box(
-        self, m: Access, map_: Decoded, start: int, corner: int, thread: int
-    ) -> bool:
+    def _aligned_box(self, m: Access, map_: Decoded, start: int, corner: int, thread: int) -> bool:
         """Shared memory at multiples of 128 bytes; along the contiguous axis at multiples of 16,
         without which an H200 stops with an illegal instruction."""
         words = ""

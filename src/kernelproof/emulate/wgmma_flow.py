@@ -1,4 +1,4 @@
-"""Where registers of a wgmma may be touched while it is under way, found in the code before it runs.
+"""Where registers of a wgmma may be touched while it is under way, found before the code runs.
 
 A wgmma is asynchronous in its registers too: accumulators and fragments of A belong to it until the
 warpgroup has waited for its group, and a wgmma.fence stands between other accesses to them and the
@@ -208,9 +208,7 @@ class _Flow:
         s.fragments.pop(to, None)
         s.results[to], s.touched[to] = dict(users), set(touched)
 
-    def _use(
-        self, i: Instruction, users: dict[int, int] | None, how: str, found: Any
-    ) -> None:
+    def _use(self, i: Instruction, users: dict[int, int] | None, how: str, found: Any) -> None:
         if users and found is not None:
             made = found.setdefault(id(i), Checks())
             entry = (tuple(sorted(users)), how)

@@ -166,9 +166,7 @@ class WgmmaUnit(TensorUnit, MatrixUnit):
                 f"{self.who(self.first + keys[0])}",
             )  # fmt: skip
         address = chunk_addresses(each[:, 0], rows, p.k, transposed)
-        data, used = self.read_async(
-            source, np.repeat(keys, address[0].size), address.reshape(-1)
-        )
+        data, used = self.read_async(source, np.repeat(keys, address[0].size), address.reshape(-1))
         units.append(used.reshape(len(keys), -1) if len(used) % len(keys) == 0 else used[None])
         found = numbers(data, ty)
         if transposed:

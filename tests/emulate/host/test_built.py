@@ -115,19 +115,25 @@ __global__ void pairs(const __grid_constant__ CUtensorMap map, float* y) {
   if (threadIdx.x == 0) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(place(&full)) : "memory");
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 512;" :: "r"(place(&full)) : "memory");
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];"
-                 :: "r"(place(tile)), "l"(&map), "r"(place(&full)), "r"(0), "r"(4 * (int)blockIdx.x) : "memory");
-    asm volatile("{ .reg .pred p; L: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], 0; @!p bra L; }"
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 512;" :: "r"(place(&full)) :
+        "memory");
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4}], [%2];"
+                 :: "r"(place(tile)), "l"(&map), "r"(place(&full)), "r"(0), "r"(4 *
+                     (int)blockIdx.x) : "memory");
+    asm volatile("{ .reg .pred p; L: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], 0; "
+                 "@!p bra L; }"
                  :: "r"(place(&full)) : "memory");
   }
   __syncthreads();
   asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
   asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(other) : "r"(place(tile)), "r"(rank ^ 1));
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(other) : "r"(place(tile)), "r"(rank ^
+      1));
   float sum = 0, x;
   for (int i = 0; i < 4; ++i) {
-    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(other + 4 * (32 * i + threadIdx.x)) : "memory");
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(other + 4 * (32 * i +
+        threadIdx.x)) : "memory");
     sum += x;
   }
   y[32 * blockIdx.x + threadIdx.x] = sum;
@@ -138,17 +144,20 @@ torch::Tensor sums(torch::Tensor x) {
   auto y = torch::empty({x.size(0) / 4, 32}, x.options());
   void* found = nullptr;
   cudaDriverEntryPointQueryResult status;
-  cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &status);
+  cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault,
+      &status);
   auto encode = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(found);
   CUtensorMap map;
   cuuint64_t sizes[] = {32, (cuuint64_t)x.size(0)}, strides[] = {128};
   cuuint32_t box[] = {32, 4}, steps[] = {1, 1};
-  CUresult made = encode(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, x.data_ptr(), sizes, strides, box, steps,
+  CUresult made = encode(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, x.data_ptr(), sizes, strides,
+      box, steps,
                          CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
                          CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   TORCH_CHECK(made == CUDA_SUCCESS, "the map was refused");
   box[0] = 30;
-  TORCH_CHECK(encode(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, x.data_ptr(), sizes, strides, box, steps,
+  TORCH_CHECK(encode(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, x.data_ptr(), sizes, strides, box,
+      steps,
                      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
                      CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)
               == CUDA_ERROR_INVALID_VALUE, "30 floats were taken");
@@ -163,7 +172,8 @@ torch::Tensor sums(torch::Tensor x) {
   cudaDeviceProp properties;
   cudaGetDeviceProperties(&properties, 0);
   TORCH_CHECK(properties.major == 9, "not on an sm_90");
-  TORCH_CHECK(cudaLaunchKernelEx(&how, pairs, map, y.data_ptr<float>()) == cudaSuccess, "no launch");
+  TORCH_CHECK(cudaLaunchKernelEx(&how, pairs, map, y.data_ptr<float>()) == cudaSuccess,
+      "no launch");
   return y;
 }
 """

@@ -1,5 +1,4 @@
-"""Shared memory of other blocks of the cluster, and the cluster's barrier (ISA 9.7.9.23, 9.7.13.4).
-"""
+"""Shared memory of other blocks of a cluster, and its barrier (ISA 9.7.9.23, 9.7.13.4)."""
 
 from __future__ import annotations
 

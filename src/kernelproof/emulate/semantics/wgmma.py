@@ -57,15 +57,13 @@ def _product(e: Emitter, i: Instruction) -> None:
     if product.k != int(shape[2]) or len(d) != product.n // (4 if types[0] == "f16" else 2):
         raise e.unsupported("its shape does not fit its operands")
     ty = "b32" if types[0] == "f16" else types[0]
-    left = (
-        "(" + ", ".join(e.read(x, "b32") for x in a) + ",)" if in_registers else e.read(a, "b64")
-    )
+    left = "(" + ", ".join(e.read(x, "b32") for x in a) + ",)" if in_registers else e.read(a, "b64")
     keeps = e.constant(int(scale, 0), "?") if re.fullmatch(r"\d+", scale) else e.read(scale, "pred")
     old = ", ".join(e.read(x, ty) for x in d)
     source = e.share("M", Access(e.operation(), "load", "shared", "u1", 16))
     call = (
-        f"S.wgmma({e.share('W', product)}, {source}, ({old},), {left}, {e.read(b, 'b64')}, {keeps}, "
-        f"A, {e.guard})"
+        f"S.wgmma({e.share('W', product)}, {source}, ({old},), {left}, {e.read(b, 'b64')}, "
+        f"{keeps}, A, {e.guard})"
     )
     e.result(call, d, ty)
 
