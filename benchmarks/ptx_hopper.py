@@ -29,11 +29,8 @@ extern "C" __global__ void t(const u32* a, u32* out) {{
   for (int i = t; i < 128; i += 32) out[i] = s[i];
 }}
 """
-            made.append(
-                Case(
-                    f"stmatrix.x{count}{trans}", source, random_words(128), np.uint32, 128, block=32
-                )  # fmt: skip
-            )
+            name = f"stmatrix.x{count}{trans}"
+            made.append(Case(name, source, random_words(128), np.uint32, 128, block=32))
     return made
 
 

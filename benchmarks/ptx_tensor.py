@@ -143,8 +143,8 @@ def tiles() -> list[Case]:
                   s,
                   store=True) for s in (0, 32, 64, 128)]  # fmt: skip
     made += [tile("tensor.store.edge", "f4", (70, 20), (32, 16), (48, 10), store=True),
-             tile("tensor.store.low", "f2", (70, 20), (32, 16), (-8, -3), store=True),
-             tile("tensor.store.3d", "u1", (64, 9, 5), (64, 4, 3), (0, 7, -1), 64, store=True),
+             tile("tensor.store.beyond", "u1", (70, 20), (64, 16), (16, 12), store=True),
+             tile("tensor.store.3d", "u1", (64, 9, 5), (64, 4, 3), (0, 7, 3), 64, store=True),
              tile("tensor.store.1d", "f4", (300,), (256,), (100,), store=True),
              tile("tensor.store.steps", "f4", (64, 40), (32, 16), (4, 3), steps=(1, 3),
                   store=True)]  # fmt: skip

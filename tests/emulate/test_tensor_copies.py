@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC compiles the kernels")
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import ptx_case
-import ptx_hopper as hopper
+import ptx_hopper
+import ptx_tensor as hopper
 
 from kernelproof import emulate
 from kernelproof.emulate.image import Buffer
@@ -26,14 +28,17 @@ CLUSTERS = {case.name: case for case in hopper.clusters()}
 SIZE = {"u1": 1, "u2": 2, "f2": 2, "b2": 2, "u4": 4, "f4": 4, "f8": 8}
 
 
-def places(m: ptx_case.TensorMapOf) -> Any:
-    """(byte in the tensor, or -1 outside; byte in shared memory) of each element of a box."""
+def places(m: ptx_case.TensorMapOf, store: bool = False) -> Any:
+    """(byte in the tensor, or -1 outside; byte in shared memory) of each element of a box. Stores
+    end at a multiple of 16 bytes."""
+    ends = [-(-m.sizes[0] * SIZE[m.kind] // 16) * 16 // SIZE[m.kind] if store else m.sizes[0]]
+    ends += m.sizes[1:]
     size, at = SIZE[m.kind], 0
     steps = (1, *(m.steps or (1,) * len(m.box))[1:])
     axes = [range(-(-n // s)) for n, s in zip(m.box, steps, strict=True)]
     for index in itertools.product(*axes[::-1]):
         where = [c + i * s for c, i, s in zip(m.corner, index[::-1], steps, strict=True)]
-        inside = all(0 <= w < n for w, n in zip(where, m.sizes, strict=True))
+        inside = all(0 <= w < n for w, n in zip(where, ends, strict=True))
         byte = where[0] * size + sum(w * p for w, p in zip(where[1:], m.strides, strict=True))
         row = (at >> 7) & (max(m.swizzle, 16) // 16 - 1)
         yield (byte if inside else -1), at ^ row << 4
@@ -60,7 +65,7 @@ def test_a_box_is_stored_where_it_is_inside(name: str) -> None:
     (given,), out = case.arrays()
     m, want = case.maps[0], bytearray(np.full(len(out), 7, np.uint32).tobytes())
     image, size = given.tobytes(), SIZE[m.kind]
-    for byte, at in places(m):
+    for byte, at in places(m, store=True):
         if byte >= 0:
             want[byte : byte + size] = image[at : at + size]
     assert ptx_case.emulated(case).tobytes() == bytes(want)
@@ -101,7 +106,7 @@ def test_every_cluster_case_has_a_formula() -> None:
     assert EXPECTED.keys() == CLUSTERS.keys()
 
 
-@pytest.mark.parametrize("case", hopper.matrices(), ids=lambda c: c.name)
+@pytest.mark.parametrize("case", ptx_hopper.matrices(), ids=lambda c: c.name)
 def test_stmatrix_puts_fragments_into_rows(case: ptx_case.Case) -> None:
     (given,), _ = case.arrays()
     count = int(case.name[10])
@@ -169,6 +174,27 @@ def test_a_map_beyond_its_buffer_is_found() -> None:
     result = emulate.launch(case.source, "t", 1, 128, [arrays[0], out, given])
     assert {f.kind for f in result.errors} == {"out of bounds"}
     assert "past the end of the 2000 bytes of short" in str(result.errors[0])
+
+
+@pytest.mark.parametrize(
+    ("corner", "store", "kind", "words"),
+    [
+        ((3, 0), False, "misaligned", "3 along the first axis, 6 bytes"),
+        ((-4, 0), True, "misaligned", "-8 bytes"),
+        ((8, -3), True, "out of bounds", r"begins at \(8, -3\)"),
+    ],
+)
+def test_corners_at_which_a_gpu_stops_are_found(
+    corner: tuple[int, int], store: bool, kind: str, words: str
+) -> None:
+    case = hopper.tile("probe", "f2", (160, 40), (32, 16), corner, store=store)
+    arrays, out = case.arrays()
+    m, limits = case.maps[0], emulate.Limits(idle=300)
+    tensor = out if store else arrays[0]
+    given = emulate.TensorMap(tensor, m.sizes, m.strides, m.box, dtype="float16")
+    result = emulate.launch(case.source, "t", 1, 128, [arrays[0], out, given], limits=limits)
+    found = [f for f in result.errors if f.kind == kind]
+    assert found and re.search(words, found[0].message)
 
 
 def test_what_is_no_map_stops_with_its_line() -> None:

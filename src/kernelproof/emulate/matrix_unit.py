@@ -1,8 +1,7 @@
 """ldmatrix, mma.sync and wmma.
 
 Layouts of fragments follow the PTX ISA reference, 9.7.14.5 (mma) and 9.7.14.5.15 (ldmatrix).
-Products are summed into fp32 as `tensor_sums` says, integers exactly, and all others in float64 and
-rounded once.
+Products are summed into fp32 and fp16 as `tensor_sums` says, and into integers exactly.
 """
 
 from __future__ import annotations
@@ -146,8 +145,8 @@ class MatrixUnit(MBarrierUnit, WarpUnit):
         places = [(_GROUP + 8 * (n // 2), 2 * _IN_GROUP + n % 2) for n in range(height // 4)]
         for (row, column), register in zip(places, self._accumulator(rows[2], ct), strict=True):
             carried[:, row, column] = register
-        if dt == "f32":
-            product = summed(left, right, carried, at)
+        if dt in ("f32", "f16"):
+            product = summed(left, right, carried, (at, bt), dt)
         else:
             product = left @ right + carried
         out = [product[:, row, column] for row, column in places]
@@ -256,7 +255,8 @@ class MatrixUnit(MBarrierUnit, WarpUnit):
             rows = [warps.rows(choose(r, positions)) for r in c]
             carried = np.stack(rows, 1).reshape(nw, m, n).astype(kind)
         left, right = tile(a, at, m, k), tile(b, bt, k, n)
-        product = summed(left, right, carried, at) if dt == "f32" else left @ right + carried
+        sums = dt in ("f32", "f16")
+        product = summed(left, right, carried, (at, bt), dt) if sums else left @ right + carried
         out = product.reshape(nw, -1, 32)
         cells = self._rounded([out[:, s] for s in range(out.shape[1])], dt)
         return tuple(scatter(warps.flat(x), positions, A.count) for x in cells)

@@ -2,8 +2,9 @@
 
 All products of one instruction and the accumulator are added at once: each is cut, towards zero, to
 a multiple of 2^(e - 25), where e is the largest sum of the exponents of two factors, or the
-accumulator's; what comes out is cut to fp32. For 8-bit floats it is 2^(e - 13), and 13 bits behind
-the point of the result. Found by comparison: with these rules every element of the micro-tests of
+accumulator's; a subnormal has the exponent of its type's smallest normal. What comes out is cut to
+fp32, or rounded to the nearest fp16. For 8-bit floats it is 2^(e - 13), and 13 bits behind the
+point of an fp32 result. Found by comparison: with these rules every element of the micro-tests of
 real numbers has the bits that the H200 gave (docs/emulate.md).
 """
 
@@ -15,36 +16,44 @@ import numpy as np
 
 Array = Any
 _FRACTION = {"e4m3": 13, "e5m2": 13}
+# Exponents of the smallest normal numbers.
+_LEAST = {"f16": -14, "e4m3": -6, "e5m2": -14}
 _NOTHING = -5000  # the exponent of a zero
 _AT_ONCE = 1 << 21  # products in one array
 
 
-def summed(left: Array, right: Array, carried: Array, kind: str) -> Array:
-    """left @ right + carried, as float64 that fp32 holds.
+def summed(
+    left: Array, right: Array, carried: Array, kinds: tuple[str, str], out: str = "f32"
+) -> Array:
+    """left @ right + carried, as float64 that ``out`` (f32 or f16) holds.
 
     Args:
         left, right, carried: (n, m, k), (n, k, columns) and (n, m, columns), float64.
-        kind: of the factors: f16, bf16, tf32, e4m3 or e5m2.
+        kinds: of the factors: f16, bf16, tf32, e4m3 or e5m2.
     """
     each = max(1, _AT_ONCE // max(1, left[0].size * right.shape[2]))
     parts = [
-        _summed(left[n : n + each], right[n : n + each], carried[n : n + each], kind)
+        _summed(left[n : n + each], right[n : n + each], carried[n : n + each], kinds, out)
         for n in range(0, len(left), each)
     ]
     return np.concatenate(parts)
 
 
-def _summed(left: Array, right: Array, carried: Array, kind: str) -> Array:
-    fraction = _FRACTION.get(kind, 25)
+def _summed(left: Array, right: Array, carried: Array, kinds: tuple[str, str], out: str) -> Array:
+    fraction = _FRACTION.get(kinds[0], 25)
     columns = np.ascontiguousarray(right.transpose(0, 2, 1))
     products = left[:, :, None] * columns[:, None]
-    exponents = _exponent(left)[:, :, None] + _exponent(columns)[:, None]
-    top = np.maximum(exponents.max(axis=3), _exponent(carried))
+    a, b = (_exponent(x, kind) for x, kind in zip((left, columns), kinds, strict=True))
+    exponents = a[:, :, None] + b[:, None]
+    top = np.maximum(exponents.max(axis=3), _exponent(carried, out))
     top = np.maximum(top, -1000 + fraction)
     scale, unit = np.ldexp(1.0, fraction - top), np.ldexp(1.0, top - fraction)
     products *= scale[..., None]
     total = (np.trunc(products).sum(axis=3) + np.trunc(carried * scale)) * unit
-    total = _cut(total, _FRACTION.get(kind, 23))
+    if out == "f32":
+        total = _cut(total, _FRACTION.get(kinds[0], 23))
+    else:
+        total = total.astype(np.float16).astype(np.float64)
     if np.isfinite(total).all():
         return total
     # Infinities and NaN, of which no cut is made.
@@ -52,8 +61,8 @@ def _summed(left: Array, right: Array, carried: Array, kind: str) -> Array:
     return np.where(np.isfinite(plain), total, plain)
 
 
-def _exponent(x: Array) -> Array:
-    return np.where(x != 0, np.frexp(x)[1] - 1, _NOTHING)
+def _exponent(x: Array, kind: str) -> Array:
+    return np.where(x != 0, np.maximum(np.frexp(x)[1] - 1, _LEAST.get(kind, -126)), _NOTHING)
 
 
 def _cut(x: Array, fraction: int) -> Array:

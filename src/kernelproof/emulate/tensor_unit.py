@@ -87,18 +87,40 @@ class TensorUnit(BulkUnit):
             map_ = self._map(to.operation, map_at, thread, len(corner))
             if map_ is None or not self._aligned_box(source, map_, start, corner[0], thread):
                 continue
+            if min(corner) < 0:
+                self.report.add(
+                    "out of bounds", to.operation,
+                    f"a tensor store that begins at {tuple(corner)}: an H200 stops at negative "
+                    f"coordinates with an illegal instruction; {self.who(self.first + thread)}",
+                )  # fmt: skip
+                continue
             box = _box(map_, corner)
             place = swizzled(start + _image(map_, box), map_.swizzle)
             data, units = self.read_async(source, thread, place)
             rows = data.reshape(len(box.rows), box.row_bytes)[box.inside]
-            low, high = box.low * map_.element, box.high * map_.element
-            width, address = _pieces(box.rows[box.inside] + low, high - low)
-            parts = rows[:, low:high].reshape(-1, width)
-            self.write_out(_wide(to, width), thread, address, parts, units)
+            high = box.high * map_.element
+            width, address = _pieces(box.rows[box.inside], high)
+            self.write_out(
+                _wide(to, width), thread, address, rows[:, :high].reshape(-1, width), units
+            )
+            self._padding(to, thread, box, rows, high, units[:0])
         self.order.tick()
         self.stored = True
 
     # ---- inside
+
+    def _padding(
+        self, to: Access, thread: int, box: Box, rows: Array, high: int, units: Array
+    ) -> None:
+        """An H200 stores whole pieces of 16 bytes, so also what follows a row up to the next
+        multiple of these; where no buffer lies there, nobody sees it."""
+        end = min(-(-high // 16) * 16, box.row_bytes)
+        starts = box.rows[box.inside] + high
+        inside = [self.globals.layout.at(int(at) - GLOBAL_BASE) is not None for at in starts]
+        if high < end and any(inside):
+            width, address = _pieces(starts[inside], end - high)
+            tail = rows[inside, high:end].reshape(-1, width)
+            self.write_out(_wide(to, width), thread, address, tail, units)
 
     def _map(self, operation: int, address: int, thread: int, axes: int) -> Decoded | None:
         at = address - GLOBAL_BASE

@@ -132,10 +132,10 @@ class WgmmaUnit(TensorUnit, MatrixUnit):
         matrix[:, rows, columns] = np.where(keeps, carried, 0.0)
         kind = p.types[0]
         right = right.transpose(0, 2, 1)
-        if kind == "f32":
-            matrix = summed(left, right, matrix, p.types[1])
-        else:
+        if kind == "s32":
             matrix += np.matmul(left, right)
+        else:
+            matrix = summed(left, right, matrix, p.types[1:], kind)
         cells = matrix[:, rows, columns]  # (g, 128, n / 2)
         flat = np.ascontiguousarray(cells.transpose(2, 0, 1)).reshape(len(columns[0]), -1)
         if kind == "s32":
