@@ -44,6 +44,8 @@ _HOPPER = types.SimpleNamespace(
     shared_memory_per_multiprocessor=228 * 1024, max_threads_per_multi_processor=2048,
     regs_per_multiprocessor=65536, total_memory=141 << 30, L2_cache_size=50 << 20,
 )  # fmt: skip
+# What builds of torch for the CPU lack.
+_BUILTIN: dict[str, Any] = {"_cuda_getCurrentRawStream": lambda device: 0}
 # A NaN in fp32, fp16 and bf16 that no arithmetic makes.
 _UNSET = np.frombuffer(b"\xe5\xff\xb1\xff", np.uint8)
 _EMPTY = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
@@ -220,12 +222,15 @@ def standing_in(recorder: Any) -> Iterator[None]:
         "get_device_properties": lambda device=None: properties,
         "get_device_capability": lambda device=None: capability,
         "get_device_name": lambda device=None: properties.name,
+        "is_current_stream_capturing": lambda: False,
         "synchronize": lambda device=None: None, "device": _NoDevice, "stream": _NoDevice,
         "Stream": _NoDevice, "default_stream": _NoDevice, "current_stream": _NoDevice,
     }  # fmt: skip
     with contextlib.ExitStack() as stack:
         for name, answer in answers.items():
             stack.enter_context(mock.patch.object(torch.cuda, name, answer))
+        for name, answer in _BUILTIN.items():
+            stack.enter_context(mock.patch.object(torch._C, name, answer, create=True))
         stack.enter_context(cuda.taking_launches(recorder.launch))
         stack.enter_context(taking_triton(recorder.launch_triton, capability, recorder.form))
         stack.enter_context(_Device(recorder))

@@ -19,7 +19,7 @@ _FRACTION = {"e4m3": 13, "e5m2": 13}
 # Exponents of the smallest normal numbers.
 _LEAST = {"f16": -14, "e4m3": -6, "e5m2": -14}
 _NOTHING = -5000  # the exponent of a zero
-_AT_ONCE = 1 << 21  # products in one array
+_AT_ONCE = 1 << 17  # products in one array, so that they stay in the cache
 
 
 def summed(
@@ -49,7 +49,8 @@ def _summed(left: Array, right: Array, carried: Array, kinds: tuple[str, str], o
     top = np.maximum(top, -1000 + fraction)
     scale, unit = np.ldexp(1.0, fraction - top), np.ldexp(1.0, top - fraction)
     products *= scale[..., None]
-    total = (np.trunc(products).sum(axis=3) + np.trunc(carried * scale)) * unit
+    np.trunc(products, out=products)
+    total = (products.sum(axis=3) + np.trunc(carried * scale)) * unit
     if out == "f32":
         total = _cut(total, _FRACTION.get(kinds[0], 23))
     else:
