@@ -21,7 +21,6 @@ import hopper_corpus  # noqa: E402
 
 from kernelproof.pipeline import Options, judge  # noqa: E402
 
-
 CORPORA = (emulate_corpus, hopper_corpus)
 
 

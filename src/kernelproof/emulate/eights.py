@@ -30,6 +30,13 @@ def values(kind: str) -> Array:
     return np.where(bits & 128, -value, value)
 
 
+@functools.cache
+def halves(kind: str) -> Array:
+    """The fp16 pattern of each of the 256, exact; NaN is 0x7FFF as on an H200."""
+    exact = values(kind)
+    return np.where(np.isnan(exact), np.uint16(0x7FFF), exact.astype(np.float16).view(np.uint16))
+
+
 def rounded(x: Array, kind: str) -> Array:
     """The nearest patterns, ties to even; what is too large becomes the largest (.satfinite)."""
     largest = _FORMS[kind][2]

@@ -140,6 +140,26 @@ __global__ void pairs(const __grid_constant__ CUtensorMap map, float* y) {
   asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
   asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
 }
+// Every block waits for all others, and then takes what the next one has stored.
+__global__ void around(float* stored, float* y, int* count) {
+  if (threadIdx.x == 0) {
+    stored[blockIdx.x] = blockIdx.x + 1.0f;
+    __threadfence();
+    atomicAdd(count, 1);
+    while (atomicAdd(count, 0) < (int)gridDim.x) {}
+    y[blockIdx.x] = ((volatile float*)stored)[(blockIdx.x + 1) % gridDim.x];
+  }
+}
+torch::Tensor together(int64_t blocks) {
+  auto stored = torch::empty({blocks}), y = torch::empty({blocks});
+  auto count = torch::zeros({1}, torch::kInt32);
+  float *a = stored.data_ptr<float>(), *b = y.data_ptr<float>();
+  int* c = count.data_ptr<int>();
+  void* given[] = {&a, &b, &c};
+  TORCH_CHECK(cudaLaunchCooperativeKernel(around, dim3(blocks), dim3(32), given) == cudaSuccess,
+              "no launch");
+  return y;
+}
 torch::Tensor sums(torch::Tensor x) {
   auto y = torch::empty({x.size(0) / 4, 32}, x.options());
   void* found = nullptr;
@@ -184,12 +204,12 @@ def test_host_code_makes_tensor_maps_and_launches_clusters(tmp_path: Path) -> No
     recorder = Recorder()
     given = Inline(
         tmp_path / "mine.py", "kp_test_hopper", [], [f'#line 7 "{tmp_path}/mine.py"\n{HOPPER}'],
-        {"sums": ""}, [], [], [], [],
+        {"sums": "", "together": ""}, [], [], [], [],
     )  # fmt: skip
     module = take_inline(recorder.host, given)
     x = torch.randn(16, 32)
     with standing_in(recorder):
         y = module.sums(x)
+        assert module.together(4).tolist() == [2, 3, 4, 1]
     torch.testing.assert_close(y, x.reshape(4, 4, 32).sum(1)[[1, 0, 3, 2]])
-    (result,) = recorder.taken()
-    assert [str(f) for f in result.findings] == []
+    assert [str(f) for r in recorder.taken() for f in r.findings] == []

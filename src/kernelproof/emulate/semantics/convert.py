@@ -151,9 +151,9 @@ def _eight_bits(e: Emitter, i: Instruction) -> None:
     to, source = i.op[-2], i.op[-1]
     if source in ("e4m3x2", "e5m2x2") and to == "f16x2":
         word = e.read(i.operands[1], "b16")
-        parts = [f"E.values('{source[:4]}')[({word} >> np.uint16({n})) & np.uint16(255)]"
-                 for n in (0, 8)]  # fmt: skip
-        halves = [f"({part}).astype('f2').view('u2').astype('u4')" for part in parts]
+        table = f"E.halves('{source[:4]}')"
+        halves = [f"{table}[({word} >> np.uint16({n})) & np.uint16(255)].astype('u4')"
+                  for n in (0, 8)]  # fmt: skip
         return e.write(i.operands[0], f"{halves[0]} | {halves[1]} << np.uint32(16)", "b32")
     if to not in ("e4m3x2", "e5m2x2") or "satfinite" not in i.op or source not in ("f32", "f16x2"):
         raise e.unsupported()
