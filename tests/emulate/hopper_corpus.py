@@ -121,7 +121,8 @@ BUGS = (
     Bug("stream", "if (t == 0) wait_store();  // before", "// before", "copy in flight",
         "cp.async.bulk.global"),
     Bug("stream", "__syncthreads();  // all have stored", "", "race", "cp.async.bulk.global"),
-    # registers
+    # named barriers, registers
+    Bug("gemm", "bar.sync %0, 128;", "bar.sync %0, 100;", "divergent barrier", "all have stored"),
     Bug("gemm", "setmaxnreg.dec.sync.aligned.u32 40", "setmaxnreg.dec.sync.aligned.u32 44",
         "register count", "// the loader"),
     Bug("gemm", "setmaxnreg.inc.sync.aligned.u32 232", "setmaxnreg.inc.sync.aligned.u32 248",
