@@ -7,6 +7,7 @@ python benchmarks/emulate_mutations.py [OPERATOR]
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -23,19 +24,19 @@ from kernelproof.ops.mla_kv import cuda as mla
 OPS = Path(gated.__file__).parents[1]
 STATEMENT = re.compile(
     r"__syncthreads\(\);|__syncwarp\(\);|__syncthreads_or\(marked\)|wait_copies<\d>\(\);"
-    r"|wait_copies_but_last\(\);|asm volatile\(\"cp\.async\.wait_all;\" ::: \"memory\"\);"
+    r"|wait_copies_but_last\(\);|asm volatile\(\"cp\.async\.wait_(all|group [^;]*);\"[^;]*\);"
 )
 
 
 class Swapped(Recorder):
-    """Launches another source than asked for."""
+    """Launches the source of the same name in another folder."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, folder: Path) -> None:
         super().__init__()
-        self.path = path
+        self.folder = folder
 
     def launch(self, source: Any, *rest: Any) -> None:  # type: ignore[override]
-        super().launch(self.path, *rest)
+        super().launch(self.folder / Path(source).name, *rest)
 
 
 def _gated(
@@ -64,11 +65,15 @@ def _attention(tokens: int, heads: int, dim: int) -> Callable[[], Any]:
     return run
 
 
-def _mla(tokens: int, model: int, rank: int, columns: int, design: str) -> Callable[[], Any]:
+def _mla(
+    tokens: int, model: int, rank: int, columns: int, design: str,
+    dtype: torch.dtype = torch.float32,
+) -> Callable[[], Any]:  # fmt: skip
     def run() -> Any:
         torch.manual_seed(0)
         operands = [
-            torch.randn(*s) for s in ((1, tokens, model), (model, rank), *[(rank, columns)] * 2)
+            torch.randn(*s).to(dtype)
+            for s in ((1, tokens, model), (model, rank), *[(rank, columns)] * 2)
         ]
         return mla.mla_kv_cuda(*operands, 4, design)
 
@@ -85,9 +90,14 @@ WORK: dict[str, list[Callable[[], Any]]] = {
     "int8_attention": [_attention(40, 2, 64), _attention(195, 54, 32), _attention(40, 1, 300)],
     "mla_kv": [
         _mla(5, 128, 32, 64, "registers"), _mla(20, 70, 70, 80, "fused"),
-        _mla(20, 70, 40, 48, "product"),
+        _mla(20, 70, 40, 48, "product"), _mla(40, 320, 128, 64, "mma", torch.bfloat16),
+        _mla(40, 320, 128, 64, "mma"),
     ],
 }  # fmt: skip
+
+
+# Sources of which `WORK` launches nothing.
+NOT_REACHED: tuple[str, ...] = ()
 
 
 def mutants(text: str) -> Iterator[tuple[int, str, str]]:
@@ -98,10 +108,10 @@ def mutants(text: str) -> Iterator[tuple[int, str, str]]:
         yield line, found[0], text[: found.start()] + new + text[found.end() :]
 
 
-def report(path: Path, work: list[Callable[[], Any]]) -> str:
+def report(folder: Path, work: list[Callable[[], Any]]) -> str:
     """The first error that any of the launches shows."""
     for run in work:
-        recorder = Swapped(path)
+        recorder = Swapped(folder)
         with standing_in(recorder):
             run()
         for result in recorder.taken():
@@ -117,14 +127,25 @@ def rows(only: str = "") -> Iterator[dict[str, Any]]:
     for name, work in WORK.items():
         if only not in name:
             continue
-        text = (OPS / name / "kernel.cu").read_text()
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "kernel.cu"
-            for line, removed, changed in [(0, "nothing", text), *mutants(text)]:
-                path.write_text(changed)
-                removed = removed.removesuffix(";").replace('asm volatile("', "").split(';"')[0]
-                found = report(path, work)
-                yield {"kernel": name, "line": line, "removed": removed, "reported": found}
+        for source in sorted((OPS / name).glob("*.cu")):
+            if source.stem in NOT_REACHED:
+                continue
+            label = name if source.stem == "kernel" else f"{name}/{source.stem}"
+            for line, removed, found in _reports(source, work):
+                yield {"kernel": label, "line": line, "removed": removed, "reported": found}
+
+
+def _reports(source: Path, work: list[Callable[[], Any]]) -> Iterator[tuple[int, str, str]]:
+    """(line, what was removed, the first error) of each mutant of one source."""
+    text = source.read_text()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        for file in (*source.parent.glob("*.cu"), *source.parent.glob("*.cuh")):
+            shutil.copy(file, folder)
+        for line, removed, changed in [(0, "nothing", text), *mutants(text)]:
+            (folder / source.name).write_text(changed)
+            removed = removed.removesuffix(";").replace('asm volatile("', "").split(';"')[0]
+            yield line, removed, report(folder, work)
 
 
 def main() -> None:

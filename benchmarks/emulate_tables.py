@@ -15,15 +15,18 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests" / "emulate"), str(ROOT / "benchmarks")]
 
-import emulate_corpus as corpus  # noqa: E402
+import emulate_corpus  # noqa: E402
 import emulate_mutations  # noqa: E402
+import hopper_corpus  # noqa: E402
 
 from kernelproof.pipeline import Options, judge  # noqa: E402
+
+CORPORA = (emulate_corpus, hopper_corpus)
 
 
 def clean() -> list[dict[str, Any]]:
     found = []
-    for kernel in corpus.CLEAN:
+    for corpus, kernel in [(c, kernel) for c in CORPORA for kernel in c.CLEAN]:
         corpus.run(kernel, corpus.text(kernel))  # compiles
         result, _ = corpus.run(kernel, corpus.text(kernel))
         found.append(
@@ -39,11 +42,11 @@ def clean() -> list[dict[str, Any]]:
 
 def bugs() -> list[dict[str, Any]]:
     found = []
-    for bug in corpus.BUGS:
+    for corpus, bug in [(c, bug) for c in CORPORA for bug in c.BUGS]:
         source, lines = corpus.planted(bug)
         result, _ = corpus.run(bug.kernel, source)
         hits = [f for f in result.errors if f.kind == bug.kind]
-        there = [f for f in hits if f.line in lines or f.other_line in lines]
+        there = [f for f in hits if set(corpus.places(f)) & set(lines)]
         found.append(
             {
                 "kernel": bug.kernel,

@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import ptx_hopper
+from ptx_case import Case, emulated, on_gpu
 from ptx_compare import compare
 
 N = 256  # elements of an elementwise case: 8 warps
@@ -38,26 +40,6 @@ _DTYPE = {"r": np.uint32, "l": np.uint64, "h": np.uint16, "f": np.float32, "d": 
 
 
 BY_ZERO = "division by zero yields an unspecified, machine-specific value (9.7.1.8, 9.7.1.9)"
-
-
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """``source`` has a kernel ``t``; ``inputs`` makes its arrays; ``outputs`` (dtype, count)."""
-
-    name: str
-    source: str
-    inputs: Callable[[np.random.Generator], list[Any]]
-    dtype: Any
-    count: int
-    ulp: float = 0.0  # allowed distance; 0 is bitwise
-    block: int = N
-    halves: str = ""  # f16 or bf16 where the result holds these, one or two to an element
-    open: Callable[[list[Any]], Any] | None = None  # mask over elements that PTX leaves open
-    why: str = ""  # the words of the ISA for ``open``
-
-    def arrays(self) -> tuple[list[Any], Any]:
-        random = np.random.default_rng(zlib.crc32(self.name.encode()))
-        return self.inputs(random), np.zeros(self.count, self.dtype)
 
 
 _EDGES = [0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.5, -2.5, 1e-40, -1e-40, 1e38, -1e38, 3.4e38, 65504.0,
@@ -369,32 +351,12 @@ GROUPS = {
     "shuffles, votes, matches": warps,
     "matrices": matrices,
     "barriers and bulk copies": barriers,
+    **ptx_hopper.GROUPS,
 }
 
 
 def cases() -> list[Case]:
     return [case for group in GROUPS.values() for case in group()]
-
-
-def emulated(case: Case) -> Any:
-    from kernelproof import emulate
-
-    arrays, out = case.arrays()
-    result = emulate.launch(case.source, "t", 1, case.block, [*arrays, out])
-    assert not result.errors, [str(f) for f in result.errors]
-    return out
-
-
-def on_gpu(case: Case) -> Any:
-    import torch
-
-    from kernelproof.cuda import Kernel
-
-    arrays, out = case.arrays()
-    given = [torch.from_numpy(x.view(np.uint8).copy()).cuda() for x in (*arrays, out)]
-    Kernel(case.source, "t")(*given, grid=1, block=case.block)
-    torch.cuda.synchronize()
-    return given[-1].cpu().numpy().view(case.dtype)
 
 
 def encoded(x: Any) -> str:

@@ -248,3 +248,8 @@ def planted(bug: Bug) -> tuple[str, list[int]]:
     lines = [n for n, line in enumerate(changed.splitlines(), 1) if bug.at in line]
     assert lines, f"no line holds {bug.at!r}"
     return changed, lines
+
+
+def places(finding: emulate.Finding) -> list[int]:
+    """Lines that a finding names: its own, and the other side's."""
+    return [finding.line, finding.other_line]

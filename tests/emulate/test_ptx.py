@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kernelproof.emulate.lower import flatten
-from kernelproof.emulate.ptx import Address, Instruction, parse
+from kernelproof.emulate.ptx import Address, Instruction
+from kernelproof.emulate.ptx_parse import parse
 from kernelproof.errors import CompileError, UnsupportedError
 
 HEAD = '.version 8.0\n.target sm_80\n.address_size 64\n.file 1 "a.cu"\n'

@@ -17,5 +17,6 @@ from kernelproof.emulate.api import Loaded, Result, launch, load
 from kernelproof.emulate.image import Buffer
 from kernelproof.emulate.machine import Limits
 from kernelproof.emulate.report import Finding
+from kernelproof.emulate.tensor_maps import TensorMap
 
-__all__ = ["Buffer", "Finding", "Limits", "Loaded", "Result", "launch", "load"]
+__all__ = ["Buffer", "Finding", "Limits", "Loaded", "Result", "TensorMap", "launch", "load"]

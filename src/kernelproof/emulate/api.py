@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from kernelproof.emulate.checks import Restart
+from kernelproof.emulate.clusters import clusters_of
 from kernelproof.emulate.frontend import parameter_names, to_ptx
 from kernelproof.emulate.image import Buffer, Image, module_image
 from kernelproof.emulate.machine import Limits, Machine
 from kernelproof.emulate.program import Program, build
-from kernelproof.emulate.ptx import Module, parse
+from kernelproof.emulate.ptx import Module
+from kernelproof.emulate.ptx_parse import parse
 from kernelproof.emulate.report import Finding, Report
+from kernelproof.emulate.tensor_maps import argument
 from kernelproof.emulate.traffic import Traffic
 from kernelproof.errors import CompileError
 
@@ -78,6 +81,7 @@ class Loaded:
         seed: int | None = None,
         limits: Limits | None = None,
         traffic: bool = False,
+        cluster: Sizes | None = None,
     ) -> Result:
         """Run the kernel and write what it wrote into the buffers.
 
@@ -90,16 +94,23 @@ class Loaded:
                 written is a finding then.
             constants: values for module variables (cudaMemcpyToSymbol).
             seed: for another order of diverged threads; None runs the smallest address first.
+            cluster: blocks per cluster, where the kernel does not declare it.
             traffic: also note bank conflicts and uncoalesced access, with counts per line.
 
         Raises:
             UnsupportedError: an instruction is not emulated, or the launch is too large.
             TypeError: arguments that do not fit the kernel.
+            ValueError: a grid that is no multiple of the cluster, or a tensor map that the driver
+                would refuse.
         """
         started = time.perf_counter()
         sizes = _triple(grid, "grid"), _triple(block, "block")
         limits = limits or Limits()
         program = self.program()
+        clusters = clusters_of(
+            None if cluster is None else _triple(cluster, "cluster"), sizes[0], program.cluster,
+            self.name,
+        )  # fmt: skip
         if self._data is None or constants:
             self._data = module_image(program, constants or {})
         image = Image(program, _named(args, self.parameters, uninitialised), self.parameters,
@@ -111,8 +122,9 @@ class Loaded:
             report = Report(self.name, program.operations)
             space = image.space(tracked)
             machine = Machine(
-                program, space, *sizes, shared, image.parameters, report, limits, split, seed
-            )
+                program, space, *sizes, shared, image.parameters, report, limits, split, seed,
+                clusters,
+            )  # fmt: skip
             machine.traffic = Traffic(report) if traffic else None
             try:
                 machine.run(together)
@@ -134,11 +146,13 @@ def load(
     name: str = "",
     options: Sequence[str] = (),
     compiler: str = "nvrtc",
+    arch: str = "",
 ) -> Loaded:
     """A kernel of CUDA C++ text, or of a `.cu` or `.ptx` file.
 
     Args:
         name: as C++ writes it, templates with their arguments; may be left out where there is one.
+        arch: the target; by default compute_80, or compute_90a for what has instructions of sm_90.
 
     Raises:
         CompileError: it does not compile, or has no such kernel.
@@ -152,11 +166,11 @@ def load(
     entry_of: dict[str, str] = {}
     if name and not templated:
         # A kernel that is extern "C" has no other name; others are asked for by name.
-        text, entry_of = _compile(where, (), tuple(options), compiler)
+        text, entry_of = _compile(where, (), tuple(options), compiler, arch)
         if name not in _parsed(text).functions:
-            text, entry_of = _compile(where, (name,), tuple(options), compiler)
+            text, entry_of = _compile(where, (name,), tuple(options), compiler, arch)
     else:
-        text, entry_of = _compile(where, tuple(templated), tuple(options), compiler)
+        text, entry_of = _compile(where, tuple(templated), tuple(options), compiler, arch)
     module = _parsed(text)
     entries = module.entries()
     entry = entry_of.get(name, name) or (entries[0] if len(entries) == 1 else "")
@@ -169,9 +183,10 @@ def load(
 
 @functools.lru_cache(maxsize=64)
 def _compile(
-    source: tuple[str, str], names: tuple[str, ...], options: tuple[str, ...], compiler: str
-) -> tuple[str, dict[str, str]]:
-    return to_ptx(source[0], names, options, compiler)
+    source: tuple[str, str], names: tuple[str, ...], options: tuple[str, ...], compiler: str,
+    arch: str,
+) -> tuple[str, dict[str, str]]:  # fmt: skip
+    return to_ptx(source[0], names, options, compiler, arch)
 
 
 @functools.lru_cache(maxsize=64)
@@ -183,7 +198,7 @@ def launch(
     source: str | Path, name: str, grid: Sizes, block: Sizes, args: Sequence[Any], **how: Any
 ) -> Result:
     """`load` and `Loaded.launch` in one; keywords as there."""
-    compile_keys = {key: how.pop(key) for key in ("options", "compiler") if key in how}
+    compile_keys = {key: how.pop(key) for key in ("options", "compiler", "arch") if key in how}
     return load(source, name, **compile_keys).launch(grid, block, args, **how)
 
 
@@ -191,7 +206,9 @@ def _named(args: Sequence[Any], names: Sequence[str], uninitialised: Sequence[st
     out = []
     for number, arg in enumerate(args):
         name = names[number] if number < len(names) else f"argument {number}"
-        if name in uninitialised and not isinstance(arg, Buffer):
+        if hasattr(arg, "box") and hasattr(arg, "swizzle"):
+            arg = argument(arg)
+        elif name in uninitialised and not isinstance(arg, Buffer):
             arg = Buffer(arg, name, initialised=False)
         out.append(arg)
     return out

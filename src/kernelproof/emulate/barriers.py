@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kernelproof.emulate.active import Active, choose
 from kernelproof.emulate.checks import Checks
-from kernelproof.emulate.program import Program
+
+if TYPE_CHECKING:
+    from kernelproof.emulate.program import Program
 
 Array = Any
 
@@ -98,6 +100,14 @@ class BarrierUnit(Checks, abc.ABC):
             )
             given = None if value is None else A.at(at).spread(choose(value, at))
             threads = A.threads if at is None else A.threads[at]
+            odd = expected is not None and bool((expected % 32).any())
+            if one > 15 or odd:
+                wanted = "all" if expected is None else int(expected[0])
+                self.report.add(
+                    "divergent barrier", operation,
+                    f"barrier {one} for {wanted} threads; there are 16, for whole warps of 32; "
+                    f"{self.who(self.first + threads[0])}",
+                )  # fmt: skip
             how = None if how == "None" else how
             self.arrivals.append(
                 Arrival(operation, int(one), threads, after, expected, target, how, given,

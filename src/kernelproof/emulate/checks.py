@@ -37,6 +37,8 @@ class Checks:
     first: int  # thread of the launch that is thread 0 of the batch
     strong: Array  # per instruction: its accesses are strong
     volatile: Array
+    collective: Array  # per instruction: done by a warpgroup together
+    cluster_size: int
     waiting: bool  # some threads wait at a barrier
     last_effect: Array  # per thread of the batch: the last instruction with an effect
 
@@ -44,6 +46,9 @@ class Checks:
 
     def who(self, thread: int) -> str:
         """A thread of the launch, as CUDA counts them."""
+        if thread >= self.order.threads:
+            into = int(self.order.block_of(np.int64(thread)))
+            return f"a copy into {self.who(into * self.per_block).split(' thread')[0]}"
         number, t = divmod(int(thread), self.per_block)
         gx, gy, _ = self.grid
         bx, by, _ = self.block
@@ -131,7 +136,11 @@ class Checks:
             outside = (state == shadow.OUTSIDE).any(axis=1)
             self.outside(m, space, address, active, outside)
         if m.kind in ("load", "atomic"):
-            unset = (state == shadow.UNSET).any(axis=1)
+            empty = state == shadow.UNSET
+            if m.unused:
+                each = max(1, np.dtype(m.dtype).itemsize // space.unit)
+                empty[:, [n * each + i for n in m.unused for i in range(each)]] = False
+            unset = empty.any(axis=1)
             if unset.any():
                 n = int(np.argmax(unset))
                 self.report.add(
@@ -160,10 +169,10 @@ class Checks:
         times = shadow.time_of(records)
         before = shadow.thread_of(records)
         suspect = (records != 0) & (before != self.first + now)
-        if space.name == "shared":
-            suspect &= times >= self.order.block[now]
-        if earlier == "write" and m.kind != "copy":
-            self._in_flight(m, space, times, before, now, active, address)
+        if space.name == "shared" and self.cluster_size == 1:
+            suspect &= (times >= self.order.block[now]) | (before >= self.order.threads)
+        if earlier == "read" or m.kind != "copy":
+            self._in_flight(m, space, times, before, now, active, address, records, earlier)
         if not suspect.any():
             return
         rows, columns = np.nonzero(suspect)
@@ -171,6 +180,8 @@ class Checks:
         before, times = before[rows, columns], times[rows, columns]
         operations = shadow.operation_of(records[rows, columns])
         racing = ~self.order.ordered(before, times, threads)
+        if self.collective[operations].any():
+            self._collective(racing, before, times, threads, operations)
         both = self.strong[operations] & self.strong[m.operation]
         if space.name == "shared" and both.any():
             # Volatile alone does not order the threads of a warp.
@@ -204,17 +215,40 @@ class Checks:
 
     def _in_flight(
         self, m: Access, space: Space, times: Array, before: Array, now: Array, active: Active,
-        address: Array,
+        address: Array, records: Array, earlier: str,
     ) -> None:  # fmt: skip
         early = (times == shadow.IN_FLIGHT) & (before == self.first + now)
-        if early.any():
-            n = int(np.argmax(early.any(axis=1)))
-            self.report.add(
-                "copy in flight", m.operation,
-                f"{_verb(m)} of {self._name(space, int(address[n]))} before the thread has waited "
-                f"for its cp.async; {self.who(self.first + active.threads[n])}",
-                count=int(early.any(axis=1).sum()),
-            )  # fmt: skip
+        if not early.any():
+            return
+        rows, columns = np.nonzero(early)
+        operation = int(shadow.operation_of(records[rows[0], columns[0]]))
+        n = int(rows[0])
+        kind = "wgmma in flight" if self.collective[operation] else "copy in flight"
+        what = f"{'' if earlier == 'write' else 'reading '}{self.report.opcode(operation)}"
+        self.report.add(
+            kind, m.operation,
+            f"{_verb(m)} of {self._name(space, int(address[n]))} before the thread has waited "
+            f"for its {what} at {self.report.line(operation)}; "
+            f"{self.who(self.first + active.threads[n])}",
+            other=operation, count=int(early.any(axis=1).sum()),
+        )  # fmt: skip
+
+    def _collective(
+        self, racing: Array, before: Array, times: Array, threads: Array, operations: Array
+    ) -> None:
+        """What a warpgroup did together is over for those who learnt so from any of its threads."""
+        at = np.nonzero(racing & self.collective[operations] & (times != shadow.IN_FLIGHT))[0]
+        if not len(at):
+            return
+        keys = np.stack((before[at], times[at], threads[at]))
+        unique, back = np.unique(keys, axis=1, return_inverse=True)
+        own, time, who = (np.repeat(row, 128) for row in unique)
+        block = own // self.per_block * self.per_block
+        start = block + (own - block) // 128 * 128
+        mates = start + np.tile(np.arange(128), unique.shape[1])
+        mates = np.minimum(mates, block + self.per_block - 1)
+        known = self.order.ordered(mates, time, who).reshape(-1, 128).any(axis=1)
+        racing[at[known[back.reshape(-1)]]] = False
 
     def collisions(
         self, m: Access, space: Space, units: Array, address: Array, active: Active,

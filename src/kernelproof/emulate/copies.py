@@ -26,12 +26,13 @@ class Copy:
     index: Array
     data: Array
     units: Array
+    asynchronous: bool = False  # by the async proxy
 
     def part(self, chosen: Array) -> Copy:
         """Of some of the threads."""
         return Copy(
             self.operation, self.threads[chosen], self.group[chosen], self.index[chosen],
-            self.data[chosen], self.units[chosen],
+            self.data[chosen], self.units[chosen], self.asynchronous,
         )  # fmt: skip
 
 
@@ -114,3 +115,5 @@ class CopyUnit(MemoryUnit):
         landed = shadow.record(time, copy.operation, (self.first + threads).astype(np.int64))
         whole = np.broadcast_to(landed[:, None], units.shape)
         space.writes[units[mine]] = whole[mine]
+        if not copy.asynchronous:
+            self.soil(units)

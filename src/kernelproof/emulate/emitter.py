@@ -23,7 +23,8 @@ DTYPES = {
 }  # fmt: skip
 
 _SPECIAL = re.compile(
-    r"%(tid|ntid|ctaid|nctaid)(\.[xyz])?|%(laneid|warpid|nwarpid|smid|nsmid|gridid|"
+    r"%(tid|ntid|ctaid|nctaid|cluster_ctaid|cluster_nctaid|clusterid|nclusterid)(\.[xyz])?|"
+    r"%(cluster_ctarank|cluster_nctarank)|%(laneid|warpid|nwarpid|smid|nsmid|gridid|"
     r"lanemask_(eq|le|lt|ge|gt)|dynamic_smem_size|total_smem_size)"
 )
 _CLOCKS = ("%clock", "%clock64", "%clock_hi", "%globaltimer", "%globaltimer_lo")

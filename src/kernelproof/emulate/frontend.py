@@ -15,6 +15,12 @@ from kernelproof.errors import CompileError, UnsupportedError
 # The oldest target with cp.async, ldmatrix and bfloat16: what is written for later GPUs with
 # fallbacks compiles for it too.
 ARCH = "compute_80"
+# What is for sm_90a alone, or for sm_90 and later.
+HOPPER = "compute_90a"
+_HOPPER_ONLY = re.compile(
+    r"\b(wgmma|setmaxnreg|mapa|getctarank|griddepcontrol|CUtensorMap|__cluster_dims__|"
+    r"this_cluster|cluster_group)\b|cp\.async\.bulk|barrier\.cluster|%+cluster|st\.async"
+)
 
 _PRELUDE = {
     "cstdint": """#pragma once
@@ -59,7 +65,7 @@ def to_ptx(
     names: Sequence[str] = (),
     options: Sequence[str] = (),
     compiler: str = "nvrtc",
-    arch: str = ARCH,
+    arch: str = "",
 ) -> tuple[str, dict[str, str]]:
     """PTX with source lines, and the name in it of each of ``names``.
 
@@ -69,6 +75,7 @@ def to_ptx(
             templates need not be named.
         options: for the compiler.
         compiler: "nvrtc" or "nvcc".
+        arch: by default compute_80, or compute_90a for what uses instructions of sm_90.
 
     Raises:
         CompileError: with the compiler's lines, or the file does not exist.
@@ -80,11 +87,19 @@ def to_ptx(
     text = path.read_text() if path is not None else str(source)
     if (path is not None and path.suffix == ".ptx") or re.search(r"^\s*\.version\s", text, re.M):
         return text, {name: name for name in names}
+    arch = arch or target_of(text, path)
     if compiler == "nvcc":
         return _nvcc(text, path, names, options, arch)
     if compiler != "nvrtc":
         raise UnsupportedError(f"no compiler {compiler!r}; there are nvrtc and nvcc")
     return _nvrtc(text, path, names, options, arch)
+
+
+def target_of(text: str, path: Path | None = None) -> str:
+    """The target for a source, by the instructions that it and the headers beside it name."""
+    nearby = path.parent.glob("*.cuh") if path is not None else ()
+    included = [h.read_text() for h in nearby if h.name in text]
+    return HOPPER if any(_HOPPER_ONLY.search(t) for t in (text, *included)) else ARCH
 
 
 def _is_path(source: str | Path) -> bool:

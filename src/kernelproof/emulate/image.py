@@ -76,6 +76,8 @@ class Image:
             else:
                 pointers.append(self._add(arg, name))
         at = -(-program.module_bytes // _ALIGN) * _ALIGN + _ALIGN
+        if program.parameters_at >= 0:
+            at = -(-(program.parameters_at + program.param_bytes + RED_ZONE) // _ALIGN) * _ALIGN
         for storage in self.storages.values():
             storage.offset = at
             at = -(-(at + len(storage.data) + RED_ZONE) // _ALIGN) * _ALIGN
@@ -136,6 +138,9 @@ class Image:
     def space(self, tracked: set[str]) -> Space:
         """A fresh copy of everything."""
         regions = [dataclasses.replace(region) for region in self.program.module_regions]
+        copied, length = self.program.parameters_at, self.program.param_bytes
+        if copied >= 0:
+            regions.append(Region("the parameters", copied, copied + length, constant=True))
         for storage in self.storages.values():
             start, stop = storage.offset + storage.start, storage.offset + storage.stop
             regions.append(Region(storage.name, start, stop, storage.complete))
@@ -145,6 +150,8 @@ class Image:
         unit = self.program.units["global"]
         space = Space("global", layout, self.size, 1, unit, races=True, fill=0)
         space.data[: len(self.module_data)] = self.module_data
+        if copied >= 0:
+            space.data[copied : copied + length] = self.parameters[:length]
         for storage in self.storages.values():
             part = slice(storage.offset + storage.start, storage.offset + storage.stop)
             space.data[part] = storage.data[storage.start : storage.stop]

@@ -15,7 +15,7 @@ from kernelproof.emulate.ptx import (
     Module,
     Variable,
 )
-from kernelproof.emulate.semantics.warp import COLLECTIVE
+from kernelproof.emulate.semantics.warp import COLLECTIVE, WARPGROUP
 from kernelproof.errors import UnsupportedError
 
 BUILTIN = ("vprintf", "__assertfail")
@@ -29,8 +29,8 @@ class Block:
     code: list[Instruction]
     end: Instruction | None = None
     targets: list[int] = dataclasses.field(default_factory=list)
-    # Starts with an operation of whole warps, where part of a warp waits for the rest.
-    waits: bool = False
+    # Starts with an operation of 32 threads (a warp) or 128, where a part waits for the rest.
+    waits: int = 0
 
 
 @dataclasses.dataclass
@@ -203,7 +203,8 @@ def _below(location: Location, last: Location, called: Location) -> Location:
 
 
 def is_barrier(i: Instruction) -> bool:
-    return i.op[0] in ("bar", "barrier")
+    """Whether threads wait there; an arrival at the cluster's barrier does not."""
+    return i.op[0] in ("bar", "barrier") and i.op[1:3] != ("cluster", "arrive")
 
 
 def _blocks(
@@ -228,7 +229,7 @@ def _blocks(
         if not open_:
             start()
         name = item.op[0]
-        if name in _ENDS:
+        if name in _ENDS and (is_barrier(item) or name not in ("bar", "barrier")):
             warp_barrier = is_barrier(item) and "warp" in item.op
             if is_barrier(item) and item.guard:
                 # The guard becomes a jump around the barrier.
@@ -242,12 +243,14 @@ def _blocks(
             elif warp_barrier:
                 start()
             if warp_barrier:
-                blocks[-1].waits = True
+                blocks[-1].waits = 32
             blocks[-1].end = item
             open_ = False
             continue
-        if split and name in COLLECTIVE:
-            start().waits = True
+        if name in WARPGROUP and blocks[-1].waits < 128:
+            start().waits = 128
+        elif split and name in COLLECTIVE:
+            start().waits = 32
         blocks[-1].code.append(item)
         if split and name in COLLECTIVE:
             open_ = False

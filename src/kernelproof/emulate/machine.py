@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 
 from kernelproof.emulate.active import Active
-from kernelproof.emulate.barriers import BarrierUnit
 from kernelproof.emulate.checks import Restart
-from kernelproof.emulate.matrix_unit import MatrixUnit
+from kernelproof.emulate.clusters import ClusterUnit
 from kernelproof.emulate.memory.layout import GLOBAL_BASE, WINDOWS, Layout, Region
 from kernelproof.emulate.memory.order import Order
 from kernelproof.emulate.memory.space import MAX_TIME, THREADS, Space
 from kernelproof.emulate.program import Program
 from kernelproof.emulate.report import Report
+from kernelproof.emulate.wgmma_unit import WgmmaUnit
 from kernelproof.errors import UnsupportedError
 
 Array = Any
@@ -41,13 +41,13 @@ class Limits:
     nbytes: int = 4 << 30
 
 
-class Machine(MatrixUnit, BarrierUnit):
+class Machine(WgmmaUnit, ClusterUnit):
     """One launch. Findings go to ``report``; memory is changed in ``space``."""
 
     def __init__(
         self, program: Program, space: Space, grid: tuple[int, int, int],
         block: tuple[int, int, int], dynamic: int, parameters: Array, report: Report,
-        limits: Limits, split: bool, seed: int | None,
+        limits: Limits, split: bool, seed: int | None, cluster: tuple[int, int, int] = (1, 1, 1),
     ) -> None:  # fmt: skip
         self.program = program
         self.globals = space
@@ -61,6 +61,7 @@ class Machine(MatrixUnit, BarrierUnit):
         self.block_threads = int(np.prod(block))
         self.per_block = -(-self.block_threads // 32) * 32
         self.blocks = int(np.prod(grid))
+        self.cluster, self.cluster_size = cluster, int(np.prod(cluster))
         self.steps = 0
         if self.blocks * self.per_block > THREADS:
             raise UnsupportedError(
@@ -70,6 +71,7 @@ class Machine(MatrixUnit, BarrierUnit):
         self.order = Order(self.blocks * self.per_block, self.per_block)
         count = len(program.operations)
         self.strong, self.volatile = np.zeros(count, bool), np.zeros(count, bool)
+        self.collective = np.array([i.op[0] == "wgmma" for i in program.operations], bool)
         for m in program.accesses:
             self.strong[m.operation] |= m.strong
             self.volatile[m.operation] |= m.order == "volatile"
@@ -81,6 +83,9 @@ class Machine(MatrixUnit, BarrierUnit):
         size = self._shared_bytes()
         fit = max(1, min(_BATCH_THREADS // self.per_block, _BATCH_BYTES // max(size, 1)))
         batch = self.blocks if together else min(self.blocks, fit)
+        if self.cluster_size > 1:  # a cluster's blocks are neighbours along x only
+            row = self.cluster[0] if self.cluster[1:] == (1, 1) else self.blocks
+            batch = min(max(batch // row, 1) * row, self.blocks)
         with np.errstate(all="ignore"):
             for first in range(0, self.blocks, batch):
                 self._batch(first, min(batch, self.blocks - first), together)
@@ -93,7 +98,7 @@ class Machine(MatrixUnit, BarrierUnit):
 
     def _batch(self, first: int, blocks: int, together: bool) -> None:
         self._prepare(first, blocks)
-        registers = self._registers(first, blocks)
+        registers = self._registers(first)
         groups: dict[int, Array] = {0: self.all_threads[self.live]}
         self._loop(registers, groups, together or blocks == self.blocks)
 
@@ -123,7 +128,12 @@ class Machine(MatrixUnit, BarrierUnit):
         self.copies = []
         self.objects = {}
         self.stored = False
+        self.bulk = {}
+        self.begin_clusters(first, blocks)
         self.begin_barriers(blocks)
+        self.begin_cluster_barriers()
+        self.begin_proxies(p.asynchronous)
+        self.begin_wgmma()
 
     def _fits(self, nbytes: int) -> None:
         if nbytes > self.limits.nbytes:
@@ -132,8 +142,8 @@ class Machine(MatrixUnit, BarrierUnit):
                 f"{self.limits.nbytes}; use smaller sizes"
             )
 
-    def _registers(self, first: int, blocks: int) -> list[Any]:
-        special = self._special(first, blocks)
+    def _registers(self, first: int) -> list[Any]:
+        special = self._special(first)
         out = []
         for name, kind in zip(
             self.program.register_names, self.program.register_types, strict=True
@@ -141,7 +151,7 @@ class Machine(MatrixUnit, BarrierUnit):
             out.append(special[name] if name in special else np.dtype(kind).type(0))
         return out
 
-    def _special(self, first: int, blocks: int) -> dict[str, Any]:
+    def _special(self, first: int) -> dict[str, Any]:
         """Values of %tid and its like: arrays over the threads, or scalars."""
         t = self.all_threads % self.per_block
         b = first + self.all_threads // self.per_block
@@ -161,6 +171,7 @@ class Machine(MatrixUnit, BarrierUnit):
         for axis, n in zip("xyz", self.grid, strict=True):
             out[f"%nctaid.{axis}"] = n
         out |= {"%nwarpid": self.per_block // 32, "%smid": 0, "%nsmid": 1, "%gridid": 0}
+        out |= self.cluster_registers()
         out |= {"%dynamic_smem_size": self.dynamic, "%total_smem_size": self._shared_bytes()}
         return {
             name: value.astype(np.uint32) if np.ndim(value) else np.uint32(value)
@@ -199,7 +210,8 @@ class Machine(MatrixUnit, BarrierUnit):
             idle = 0 if self.stored or result is None else idle + 1
             if self.stored:
                 self.stored = False
-            if idle > self.limits.idle:
+            # Where other blocks could help, starting again with them costs less than to wait on.
+            if idle > (self.limits.idle if alone else self.limits.idle // 10):
                 self._spinning(alone, threads, number)
                 return
             if self.order.now >= MAX_TIME - 2:
@@ -210,7 +222,8 @@ class Machine(MatrixUnit, BarrierUnit):
             return next(iter(groups))
         ready = sorted(groups)
         if self.program.waits:
-            free = [n for n in ready if not self.program.waits[n] or self._whole(groups[n])]
+            waits = self.program.waits
+            free = [n for n in ready if not waits[n] or self._whole(groups[n], waits[n])]
             ready = free or ready
         if self.random is not None:
             return int(self.random.choice(ready))
@@ -220,10 +233,14 @@ class Machine(MatrixUnit, BarrierUnit):
             waited.setdefault(n, self.steps)
         return min(ready, key=lambda n: waited[n])
 
-    def _whole(self, threads: Array) -> bool:
-        """Whether every warp present has all its live threads."""
-        here = np.bincount(threads >> 5, minlength=self.count // 32)
-        alive = self.live.reshape(-1, 32).sum(axis=1)
+    def _whole(self, threads: Array, of: int) -> bool:
+        """Whether every warp (``of`` 32) or warpgroup (128) present has all its live threads."""
+        every = self.all_threads
+        numbers = every >> 5 if of == 32 else every // self.per_block * 8 + (
+            every % self.per_block >> 7
+        )  # fmt: skip
+        here = np.bincount(numbers[threads], minlength=numbers[-1] + 1)
+        alive = np.bincount(numbers, self.live, numbers[-1] + 1)
         return bool(((here == 0) | (here == alive)).all())
 
     def _follow(self, result: Any, active: Active) -> None:
@@ -263,12 +280,15 @@ class Machine(MatrixUnit, BarrierUnit):
         """Nothing has changed for long: other blocks may be what is waited for."""
         if not alone:
             raise Restart(together=True)
-        operation = self.program.block_operations[number]
-        self.report.add(
-            "deadlock", operation,
-            f"threads run without end and nothing changes any more; among them "
-            f"{self.who(self.first + threads[0])}",
-        )  # fmt: skip
+        for at, who in {number: threads, **self.groups}.items():
+            operation = self.program.block_operations[at]
+            place = self.program.operations[operation].location
+            self.report.add(
+                "deadlock", operation,
+                f"threads run without end and nothing changes any more; among them "
+                f"{self.who(self.first + who[0])}",
+                subject=" ".join(map(str, place.chain())) if place else "",
+            )  # fmt: skip
         self.groups.clear()
         self.abandon()
 

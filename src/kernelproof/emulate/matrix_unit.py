@@ -1,8 +1,7 @@
 """ldmatrix, mma.sync and wmma.
 
 Layouts of fragments follow the PTX ISA reference, 9.7.14.5 (mma) and 9.7.14.5.15 (ldmatrix).
-Products are exact and summed in float64 (integers: exactly), then rounded once: the order and the
-truncation of the hardware's own sums are not specified.
+Products are summed into fp32 and fp16 as `tensor_sums` says, and into integers exactly.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from kernelproof.emulate import numeric as N
 from kernelproof.emulate.active import Active, choose, scatter
 from kernelproof.emulate.mbarriers import MBarrierUnit
 from kernelproof.emulate.memory.access import Access
+from kernelproof.emulate.tensor_sums import summed
 from kernelproof.emulate.warp_unit import WarpUnit
 
 Array = Any
@@ -141,11 +141,15 @@ class MatrixUnit(MBarrierUnit, WarpUnit):
             e = x.shape[-1]
             depth = n * 4 * e + _IN_GROUP * e
             right[:, depth[:, None] + np.arange(e), _GROUP[:, None]] = x
-        product = left @ right
-        out = []
-        for n, register in enumerate(self._accumulator(rows[2], ct)):
-            cell = product[:, _GROUP + 8 * (n // 2), 2 * _IN_GROUP + n % 2]
-            out.append(cell + register)
+        carried = np.zeros((nw, height, 8), kind)
+        places = [(_GROUP + 8 * (n // 2), 2 * _IN_GROUP + n % 2) for n in range(height // 4)]
+        for (row, column), register in zip(places, self._accumulator(rows[2], ct), strict=True):
+            carried[:, row, column] = register
+        if dt in ("f32", "f16"):
+            product = summed(left, right, carried, (at, bt), dt)
+        else:
+            product = left @ right + carried
+        out = [product[:, row, column] for row, column in places]
         results = self._rounded(out, dt)
         return tuple(scatter(warps.flat(r), positions, A.count) for r in results)
 
@@ -245,12 +249,14 @@ class MatrixUnit(MBarrierUnit, WarpUnit):
         if nw == 0:
             zero = {"f16": np.uint32, "f32": np.float32, "s32": np.int32}[dt]
             return tuple(np.zeros(A.count, zero) for _ in range(4 if dt == "f16" else m * n // 32))
-        product = tile(a, at, m, k) @ tile(b, bt, k, n)
         if ct == "f16":
             carried = tile(c, "f16", m, n)
         else:
             rows = [warps.rows(choose(r, positions)) for r in c]
             carried = np.stack(rows, 1).reshape(nw, m, n).astype(kind)
-        out = (product + carried).reshape(nw, -1, 32)
+        left, right = tile(a, at, m, k), tile(b, bt, k, n)
+        sums = dt in ("f32", "f16")
+        product = summed(left, right, carried, (at, bt), dt) if sums else left @ right + carried
+        out = product.reshape(nw, -1, 32)
         cells = self._rounded([out[:, s] for s in range(out.shape[1])], dt)
         return tuple(scatter(warps.flat(x), positions, A.count) for x in cells)

@@ -8,6 +8,8 @@ the phases before, and nothing of the one that is open.
 from __future__ import annotations
 
 import dataclasses
+import functools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,6 @@ from kernelproof.emulate.copies import Copy, CopyUnit
 from kernelproof.emulate.memory.access import Access
 
 Array = Any
-_MOST = (1 << 20) - 1  # arrivals (ISA 9.7.13.15.2)
 
 
 @dataclasses.dataclass
@@ -32,7 +33,13 @@ class Object:
     bytes: int = 0
     given: Array | None = None
     known: Array | None = None
+    agent: int = 0  # of `Order`
     copies: list[tuple[Copy, int]] = dataclasses.field(default_factory=list)
+
+
+@functools.cache
+def _word(m: Access) -> Access:
+    return dataclasses.replace(m, kind="load", space="shared", dtype="u8", count=1)
 
 
 class MBarrierUnit(CopyUnit):
@@ -41,16 +48,17 @@ class MBarrierUnit(CopyUnit):
     objects: dict[int, Object]
 
     def mbarrier_init(self, m: Access, address: Any, count: Any, A: Active, guard: Any) -> None:
-        positions = A.positions(guard)
         counts = A.spread(count).astype(np.uint64)
         self.store(m, address, (counts,), A, guard)
-        for place, _, at in self._places(m, address, A, positions):
-            wanted = int(counts[at])
-            self.objects[place] = Object(wanted, wanted)
+        for place, _, at in self._objects_at(m, address, A, guard):
+            wanted = int(counts[at[0]])
+            block = place // self.shared.size
+            agent = self.order.agent(self.first // self.per_block + block, len(self.objects))
+            self.objects[place] = Object(wanted, wanted, agent=agent)
 
     def mbarrier_gone(self, m: Access, address: Any, A: Active, guard: Any) -> None:
         """mbarrier.inval"""
-        for place, _, _ in self._places(m, address, A, A.positions(guard)):
+        for place, _, _ in self._objects_at(m, address, A, guard):
             self.objects.pop(place, None)
 
     def mbarrier_arrive(
@@ -62,46 +70,61 @@ class MBarrierUnit(CopyUnit):
         self._touch(m, address, A, A.positions(guard))
         counts = A.spread(count).astype(np.int64)
         more = None if nbytes is None else A.spread(nbytes).astype(np.int64)
-        for place, thread, at in self._places(m, address, A, A.positions(guard)):
-            item = self._object(m, place, thread)
+        for place, threads, at in self._objects_at(m, address, A, guard):
+            item = self._object(m, place, int(threads[0]))
             if item is None:
                 continue
-            out[at] = (item.phase << 32) | item.pending
-            if more is not None:
-                item.bytes += int(more[at])
-            if not counts[at]:
-                continue
-            if item.pending < counts[at]:
-                self.report.add(
-                    "deadlock", m.operation,
-                    f"more arrivals than the {item.expected} of the mbarrier; "
-                    f"{self.who(self.first + thread)}",
-                )  # fmt: skip
-            if drop:
-                item.expected -= int(counts[at])
-            item.pending -= int(counts[at])
-            self._hand_on(item, thread)
-            self._advance(item)
+            if counts[at].sum() <= item.pending:
+                parts = [(threads, at)]
+            else:  # a phase ends among these arrivals
+                parts = [(threads[n : n + 1], at[n : n + 1]) for n in range(len(at))]
+            for some, where in parts:
+                self._arrive(m, item, some, counts[where], drop, out, where, more)
         self.order.tick()
         self.stored = True
         return out
 
+    def _arrive(
+        self, m: Access, item: Object, threads: Array, counts: Array, drop: bool, out: Array,
+        at: Array, more: Array | None,
+    ) -> None:  # fmt: skip
+        total = int(counts.sum())
+        before = item.pending - np.cumsum(counts) + counts
+        out[at] = (item.phase << 32) | before.clip(0).astype(np.uint64)
+        if more is not None:
+            item.bytes += int(more[at].sum())
+        if not total:
+            return
+        if item.pending < total:
+            self.report.add(
+                "deadlock", m.operation,
+                f"more arrivals than the {item.expected} of the mbarrier; "
+                f"{self.who(self.first + threads[0])}",
+            )  # fmt: skip
+        if drop:
+            item.expected -= total
+        item.pending -= total
+        self._hand_on(item, threads)
+        self.advance(item)
+
     def mbarrier_wait(
-        self, m: Access, address: Any, state: Any, parity: bool, A: Active, guard: Any
+        self, m: Access, address: Any, state: Any, parity: bool, learns: bool, A: Active, guard: Any
     ) -> Any:
-        """test_wait and try_wait: whether the phase of ``state``, or of this parity, is over."""
+        """test_wait and try_wait: whether the phase of ``state``, or of this parity, is over;
+        ``learns``: with acquire semantics, as by default."""
         out = np.zeros(A.count, bool)
         self._touch(m, address, A, A.positions(guard))
         states = A.spread(state).astype(np.uint64)
-        for place, thread, at in self._places(m, address, A, A.positions(guard)):
-            item = self._object(m, place, thread)
+        for place, threads, at in self._objects_at(m, address, A, guard):
+            item = self._object(m, place, int(threads[0]))
             if item is None:
                 out[at] = True
                 continue
-            asked = int(states[at]) & 1 if parity else int(states[at]) >> 32
-            out[at] = item.phase & 1 != asked if parity else item.phase != asked
-            if out[at] and item.known is not None:
-                self.order.learn(thread, item.known)
+            asked = states[at] & np.uint64(1) if parity else states[at] >> np.uint64(32)
+            over = asked != (item.phase & 1 if parity else item.phase)
+            out[at] = over
+            if learns and over.any() and item.known is not None:
+                self.order.learn_together(threads[over], item.known)
         return out
 
     def mbarrier_copies(
@@ -110,70 +133,56 @@ class MBarrierUnit(CopyUnit):
         """cp.async.mbarrier.arrive: an arrival once the thread's copies so far have landed, of
         which ``counted`` says that the object's count has room (.noinc)."""
         now = self.order.now
-        for place, thread, _ in self._places(m, address, A, A.positions(guard)):
-            item = self._object(m, place, thread)
+        for place, threads, _ in self._objects_at(m, address, A, guard):
+            item = self._object(m, place, int(threads[0]))
             if item is None:
                 continue
             left = []
             for copy in self.copies:
-                mine = copy.threads == thread
+                mine = np.isin(copy.threads, threads)
                 if mine.any():
                     item.copies.append((copy.part(mine), now))
                 if not mine.all():
                     left.append(copy.part(~mine))
             self.copies = left
-            self._hand_on(item, thread)
+            self._hand_on(item, threads)
             if counted:
-                item.pending -= 1
-                self._advance(item)
+                item.pending -= len(threads)
+                self.advance(item)
         self.order.tick()
         self.stored = True
 
-    def copy_bulk(
-        self, to: Access, source: Access, where: Any, at: Any, size: Any, barrier: Any, A: Active,
-        guard: Any,
-    ) -> None:  # fmt: skip
-        """cp.async.bulk from global to shared memory, whose bytes an mbarrier counts."""
-        positions = A.positions(guard)
-        lists = [A.spread(x) for x in (where, at, size)]
-        for place, thread, n in self._places(to, barrier, A, positions):
-            item = self._object(to, place, thread)
-            start, origin, count = (int(x[n]) for x in lists)
-            if item is None or count == 0:
-                continue
-            if (start | origin | count) & 15:
-                self.report.add(
-                    "misaligned", to.operation,
-                    f"a bulk copy of {count} bytes from {origin:#x} to {start:#x}: all three are "
-                    f"multiples of 16; {self.who(self.first + thread)}",
-                )  # fmt: skip
-                continue
-            one = Active(np.array([thread]), np.array([thread]))
-            before = len(self.copies)
-            # In steps that the records know: 16 bytes at a time.
-            steps = np.arange(0, count, 16)
-            many = Active(np.full(len(steps), thread), np.full(len(steps), thread))
-            self.copy_async(to, source, start + steps, origin + steps, None, many, None)
-            for copy in self.copies[before:]:
-                item.copies.append((copy, self.order.now))
-            del self.copies[before:]
-            self._hand_on(item, int(one.threads[0]))
-            item.bytes -= count
-            self._advance(item)
-        self.order.tick()
-        self.stored = True
+    def complete(self, item: Object, thread: int, copies: list[Copy], nbytes: int) -> None:
+        """Bytes of asynchronous copies by ``thread`` that land when the phase is complete."""
+        item.copies += [(copy, self.order.now) for copy in copies]
+        self._hand_on(item, np.array([thread]))
+        assert item.given is not None
+        item.given[item.agent] = self.order.now + 1
+        item.bytes -= nbytes
+        self.advance(item)
+
+    def one_object(self, m: Access, address: int, thread: int) -> Object | None:
+        """The object at an address of ``thread``; None, reported, where none is initialised."""
+        one = Active(np.array([thread]), np.array([thread]))
+        self._touch(_word(m), np.array([address]), one, None)
+        place, _ = self.shared_place(m, np.array([address]), np.array([thread]))
+        return self._object(m, int(place[0]), thread)
 
     # ---- inside
 
-    def _places(
-        self, m: Access, address: Any, A: Active, positions: Array | None
-    ) -> list[tuple[int, int, int]]:
-        """(place, thread, position in A) of each thread that takes part."""
+    def _objects_at(
+        self, m: Access, address: Any, A: Active, guard: Any
+    ) -> Iterator[tuple[int, Array, Array]]:
+        """(place, threads, their positions in A) of each object that is named."""
+        positions = A.positions(guard)
         at = np.arange(A.count) if positions is None else positions
-        where = A.spread(address)[at].astype(np.int64)
+        if not len(at):
+            return
         threads = A.threads[at]
-        places = where + self.shared_base[threads]
-        return list(zip(places.tolist(), threads.tolist(), at.tolist(), strict=True))
+        places, _ = self.shared_place(m, A.spread(address)[at].astype(np.int64), threads)
+        for place in np.unique(places).tolist():
+            mine = places == place
+            yield place, threads[mine], at[mine]
 
     def _touch(self, m: Access, address: Any, A: Active, positions: Array | None) -> None:
         """An object must be seen to be initialised: who has not synchronised with that, races."""
@@ -197,11 +206,12 @@ class MBarrierUnit(CopyUnit):
             )  # fmt: skip
         return item
 
-    def _hand_on(self, item: Object, thread: int) -> None:
-        clock = self.order.knowledge(thread, self.order.now + 1)
+    def _hand_on(self, item: Object, threads: Array) -> None:
+        clock = self.order.together(threads, self.order.now + 1)
         item.given = clock if item.given is None else np.maximum(item.given, clock)
 
-    def _advance(self, item: Object) -> None:
+    def advance(self, item: Object) -> None:
+        """Begin the next phase where this one is complete."""
         if item.pending > 0 or item.bytes != 0:
             return
         for copy, time in item.copies:

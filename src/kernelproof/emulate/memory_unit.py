@@ -10,11 +10,13 @@ import numpy as np
 
 from kernelproof.emulate.active import Active, choose, scatter
 from kernelproof.emulate.atomics import apply_atomic
-from kernelproof.emulate.checks import Checks, Restart
+from kernelproof.emulate.checks import Restart
+from kernelproof.emulate.clusters import ClusterMemory
 from kernelproof.emulate.memory import space as shadow
 from kernelproof.emulate.memory.access import Access
 from kernelproof.emulate.memory.layout import GLOBAL_BASE, WINDOWS
 from kernelproof.emulate.memory.space import Space
+from kernelproof.emulate.proxies import ProxyUnit
 from kernelproof.emulate.traffic import Traffic
 
 Array = Any
@@ -25,7 +27,7 @@ def _within(m: Access, space: str) -> Access:
     return dataclasses.replace(m, space=space)
 
 
-class MemoryUnit(Checks):
+class MemoryUnit(ProxyUnit, ClusterMemory):
     """``shared_base``, ``local_base``: where each thread's copy starts, in bytes."""
 
     globals: Space
@@ -55,7 +57,8 @@ class MemoryUnit(Checks):
     def _locate(self, m: Access, address: Array, active: Active) -> tuple[Space, Array, Array]:
         """The space, addresses within one copy of it, and indices into its bytes."""
         if m.space == "shared":
-            return self.shared, address, address + self.shared_base[active.threads]
+            index, inside = self.shared_place(m, address, active.threads)
+            return self.shared, inside, index
         if m.space == "local":
             return self.local, address, address + self.local_base[active.threads]
         address = address - GLOBAL_BASE
@@ -121,8 +124,11 @@ class MemoryUnit(Checks):
             self.order.acquire(active.threads, index, space.name)
         return values
 
-    def reads(self, m: Access, space: Space, address: Array, index: Array, active: Active) -> None:
-        """Checks and records of reads of ``m.width`` bytes at every index."""
+    def reads(
+        self, m: Access, space: Space, address: Array, index: Array, active: Active, time: int = 0
+    ) -> None:
+        """Checks and records of reads of ``m.width`` bytes at every index; ``time`` other than now
+        where they go on."""
         if self.traffic is not None:
             self.traffic.add(m, space.name, address, active.threads)
         if space.name != "global":
@@ -132,7 +138,7 @@ class MemoryUnit(Checks):
                 if self.waiting:
                     self.last_effect[active.threads] = m.operation
                 self.conflicts(m, space, units, address, active, space.writes[units], "write")
-                self._note(m, space, units, active)
+                self._note(m, space, units, active, time)
             return
         for region, at in self.regions(space, address):
             if region.complete and not region.written and not region.tracked:
@@ -151,11 +157,11 @@ class MemoryUnit(Checks):
             if m.read_only:
                 region.read_only_line = m.operation
             if region.tracked:
-                self._note(m, space, units, part)
+                self._note(m, space, units, part, time)
 
-    def _note(self, m: Access, space: Space, units: Array, active: Active) -> None:
+    def _note(self, m: Access, space: Space, units: Array, active: Active, time: int) -> None:
         threads = (self.first + active.threads).astype(np.int64)
-        space.note_reads(units, shadow.record(self.order.now, m.operation, threads))
+        space.note_reads(units, shadow.record(time or self.order.now, m.operation, threads))
 
     # ---- stores
 
@@ -227,6 +233,8 @@ class MemoryUnit(Checks):
             put()
             if space.races:
                 self._keep_record(m, space, units, address, active, same)
+                if m.kind != "copy":
+                    self.soil(units)
             # Red zones take the bytes, but never count as memory.
             space.state[units] = np.where(space.state[units] == shadow.OUTSIDE, 0, shadow.SET)
             return

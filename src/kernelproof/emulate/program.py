@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from kernelproof.emulate import numeric
+from kernelproof.emulate import eights, numeric, wgmma_flow
 from kernelproof.emulate.emitter import DTYPES, Emitter
 from kernelproof.emulate.lower import Block, Flat, flatten, is_barrier
 from kernelproof.emulate.memory.access import Access
@@ -17,6 +17,7 @@ from kernelproof.emulate.overflow import index_products
 from kernelproof.emulate.ptx import Instruction, Module, Variable
 from kernelproof.emulate.semantics import emit
 from kernelproof.emulate.semantics.arithmetic import watch_product
+from kernelproof.emulate.semantics.wgmma import watch_registers
 
 
 @dataclasses.dataclass
@@ -28,7 +29,7 @@ class Program:
     name: str
     module: Module
     blocks: list[Any]
-    waits: list[bool]
+    waits: list[int]
     source: str
     env: dict[str, Any]
     operations: list[Instruction]
@@ -47,6 +48,9 @@ class Program:
     module_variables: list[Variable]
     units: dict[str, int]  # narrowest access per space
     block_operations: list[int]  # one instruction of each block, for messages; -1 for none
+    parameters_at: int  # where in global memory the parameters lie too; -1: they do not
+    cluster: tuple[int, int, int] | None  # blocks, where the kernel declares it
+    asynchronous: bool  # shared memory is used by the async proxy too
 
     @property
     def accesses(self) -> list[Access]:
@@ -68,7 +72,12 @@ class _Builder:
         self.flat = flat
         self.operations: list[Instruction] = []
         self.first_operations: list[int] = []
-        self.env: dict[str, Any] = {"np": np, "N": numeric}
+        numbers = wgmma_flow.numbered(flat.blocks)
+        self.suspects = wgmma_flow.checks(flat.blocks, numbers)
+        self.env: dict[str, Any] = {
+            "np": np, "N": numeric, "E": eights, "wgmma_numbers": numbers,
+            "read_registers": _read(flat),
+        }  # fmt: skip
         self.addresses: dict[str, int] = dict(flat.params)
         self.products = index_products(flat.blocks)
         self._place()
@@ -88,7 +97,8 @@ class _Builder:
                 by_space[space].append(variable)
         self.shared, shared_end = self._regions(by_space["shared"], complete=False)
         self.local, self.local_bytes = self._regions(by_space["local"], complete=False)
-        self.dynamic_at = -(-shared_end // RED_ZONE) * RED_ZONE if dynamic else -1
+        align = max([RED_ZONE, *(v.align for v in dynamic)])
+        self.dynamic_at = -(-shared_end // align) * align if dynamic else -1
         self.dynamic_name = _plain(dynamic[0].name) if dynamic else ""
         for variable in dynamic:
             self.addresses[variable.name] = self.dynamic_at
@@ -97,6 +107,15 @@ class _Builder:
         self.globals, self.module_bytes = self._regions(
             by_space["global"], complete=True, base=GLOBAL_BASE
         )
+        self._place_parameters()
+
+    def _place_parameters(self) -> None:
+        """A copy of the parameters in global memory, where the kernel takes their address."""
+        code = (i for block in self.flat.blocks for i in block.code)
+        self.parameters_at = -1
+        if any(i.op[0] == "cvta" and "param" in i.op for i in code):
+            self.parameters_at = -(-self.module_bytes // 512) * 512 + 512
+        self.env["parameters_at"] = GLOBAL_BASE + max(self.parameters_at, 0)
 
     def _regions(
         self, variables: list[Variable], complete: bool, base: int = 0
@@ -139,7 +158,8 @@ class _Builder:
             *self._parameters(), self.shared, self.shared_bytes, self.dynamic_at,
             self.dynamic_name, self.local, self.local_bytes, self.module_bytes, self.globals,
             self.global_variables,
-            self._units(), self.first_operations,
+            self._units(), self.first_operations, self.parameters_at,
+            self.module.functions[self.flat.name].cluster, any(map(_asynchronous, self.operations)),
         )  # fmt: skip
 
     def _parameters(self) -> tuple[list[tuple[int, int]], int]:
@@ -169,6 +189,8 @@ class _Builder:
         for instruction in block.code:
             if id(instruction) in self.products:
                 watch_product(e, instruction)
+            if id(instruction) in self.suspects:
+                watch_registers(e, instruction, self.suspects[id(instruction)])
             emit(e, instruction)
         e.guard = "None"
         end = block.end
@@ -195,7 +217,8 @@ class _Builder:
         if "warp" in i.op:
             return f"return S.warp_barrier({operation}, {e.read(i.operands[0], 'u32')}, A, {after})"
         if "cluster" in i.op:
-            raise e.unsupported()
+            acquires = "relaxed" not in i.op
+            return f"return S.cluster_wait({operation}, {acquires}, A, {after})"
         kind = next(k for k in ("sync", "arrive", "red") if k in i.op)
         operands, target, how, value = list(i.operands), "None", "None", "None"
         if kind == "red":
@@ -237,15 +260,17 @@ class _Builder:
 
 def _names(flat: Flat) -> set[str]:
     """Every name that the code mentions."""
-    found: set[str] = set()
-    for block in flat.blocks:
-        for i in block.code:
-            for x in i.operands:
-                if isinstance(x, str):
-                    found.add(x)
-                elif hasattr(x, "base"):
-                    found.add(x.base)
-    return found
+    return {x for b in flat.blocks for i in b.code for x in wgmma_flow.names(i.operands)}
+
+
+def _read(flat: Flat) -> set[str]:
+    """Registers that some instruction reads."""
+    every = (i for b in flat.blocks for i in (*b.code, *([b.end] if b.end else [])))
+    return set().union(*(wgmma_flow.registers(i)[0] for i in every))
+
+
+def _asynchronous(i: Instruction) -> bool:
+    return i.op[:2] == ("wgmma", "mma_async") or (i.op[0] == "cp" and "bulk" in i.op)
 
 
 def _live(blocks: list[tuple[dict[str, str], set[str], list[int]]]) -> list[set[str]]:

@@ -16,6 +16,11 @@ KINDS: dict[str, Severity] = {
     "misaligned": "error",
     "uninitialised": "error",
     "copy in flight": "error",
+    "wgmma in flight": "error",
+    "missing wgmma.fence": "error",
+    "missing proxy fence": "error",
+    "ended block": "error",
+    "register count": "error",
     "written through read-only path": "error",
     "absent lanes": "error",
     "divergent barrier": "error",
@@ -89,6 +94,12 @@ class Report:
         instruction = self.operations[operation]
         place = instruction.location
         return f"{Path(place.file).name}:{place.line}" if place else instruction.where()
+
+    def opcode(self, operation: int) -> str:
+        """Such as ``cp.async.bulk``: the instruction without its types and qualifiers."""
+        op = self.operations[operation].op
+        known = [p for p in op[:5] if p in ("async", "bulk", "tensor", "mma_async", "global")]
+        return ".".join((op[0], *known)) if op[0] in ("cp", "wgmma") else op[0]
 
     def findings(self) -> tuple[Finding, ...]:
         made = []

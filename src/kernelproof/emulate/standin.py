@@ -22,31 +22,48 @@ from torch.overrides import TorchFunctionMode
 from kernelproof import cuda
 from kernelproof.build import inline, stable
 from kernelproof.emulate.api import Loaded, Result, Sizes, load
+from kernelproof.emulate.frontend import HOPPER, target_of
 from kernelproof.emulate.host.session import Session
 from kernelproof.emulate.host.taking import take_inline, take_sources
 from kernelproof.emulate.image import Buffer
+from kernelproof.emulate.tensor_maps import argument
 from kernelproof.emulate.triton_jit import taking_triton
-from kernelproof.errors import UnsupportedError
+from kernelproof.tensor_map import TensorMap
 
-# Of an A100, the first GPU of this capability: CUDA C++ guide, table of compute capabilities.
+# Of an A100, the first GPU of this capability, and of an H200: CUDA C++ guide, table of compute
+# capabilities.
 _PROPERTIES = types.SimpleNamespace(
     name="emulated sm_80", major=8, minor=0, multi_processor_count=108, warp_size=32,
     shared_memory_per_block=48 * 1024, shared_memory_per_block_optin=163 * 1024,
     shared_memory_per_multiprocessor=164 * 1024, max_threads_per_multi_processor=2048,
     regs_per_multiprocessor=65536, total_memory=40 << 30, L2_cache_size=40 << 20,
 )  # fmt: skip
+_HOPPER = types.SimpleNamespace(
+    name="emulated sm_90", major=9, minor=0, multi_processor_count=132, warp_size=32,
+    shared_memory_per_block=48 * 1024, shared_memory_per_block_optin=227 * 1024,
+    shared_memory_per_multiprocessor=228 * 1024, max_threads_per_multi_processor=2048,
+    regs_per_multiprocessor=65536, total_memory=141 << 30, L2_cache_size=50 << 20,
+)  # fmt: skip
+# What builds of torch for the CPU lack.
+_BUILTIN: dict[str, Any] = {"_cuda_getCurrentRawStream": lambda device: 0}
 # A NaN in fp32, fp16 and bf16 that no arithmetic makes.
 _UNSET = np.frombuffer(b"\xe5\xff\xb1\xff", np.uint8)
 _EMPTY = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
 
 
 class Recorder:
-    """Takes launches and keeps what they showed. ``form``: of the Triton kernels that it gets."""
+    """Takes launches and keeps what they showed. ``form``: of the Triton kernels that it gets.
+
+    Args:
+        hopper: stand for a GPU of compute capability 9.0 instead of 8.0.
+    """
 
     properties = _PROPERTIES
     form = "ptx"
 
-    def __init__(self) -> None:
+    def __init__(self, hopper: bool = False) -> None:
+        if hopper:
+            self.properties = _HOPPER
         self.results: list[Result] = []
         self._loaded: dict[tuple[str, str, tuple[str, ...]], Loaded] = {}
         self._empty: dict[int, Any] = {}
@@ -64,8 +81,12 @@ class Recorder:
     def keep(self, result: Result) -> None:
         self.results.append(result)
 
-    def prepare(self, language: str) -> None:
-        """Make ready for the import of a candidate."""
+    def prepare(self, language: str, path: Path) -> None:
+        """Make ready for the import of the candidate at ``path``. It meets a GPU of sm_90 where its
+        sources have instructions that only these know."""
+        own = [path, *path.parent.glob("*.cu"), *path.parent.glob("*.cuh")]
+        if any(target_of(f.read_text()) == HOPPER for f in own if f.is_file()):
+            self.properties = _HOPPER
         if language == "cuda-inline":
             inline.take_cuda = functools.partial(take_inline, self.host)
         elif language == "cuda-stable":
@@ -76,13 +97,12 @@ class Recorder:
         grid: Sizes, block: Sizes, shared: int, cluster: Any,
     ) -> None:  # fmt: skip
         """Run one launch. Raises UnsupportedError for what the emulator cannot do."""
-        if cluster is not None:
-            raise UnsupportedError("clusters (sm_90) are not emulated; run this kernel on a GPU")
         key = (str(source), name, tuple(options))
         if key not in self._loaded:
             self._loaded[key] = load(source, name, options)
         given = [self._buffer(arg) for arg in args]
-        self.results.append(self._loaded[key].launch(grid, block, given, shared=shared))
+        result = self._loaded[key].launch(grid, block, given, shared=shared, cluster=cluster)
+        self.results.append(result)
 
     def launch_triton(
         self, ptx: str, name: str, args: dict[str, Any], grid: tuple[int, ...], block: int,
@@ -115,6 +135,8 @@ class Recorder:
             self._empty[storage.data_ptr()] = storage
 
     def _buffer(self, arg: Any) -> Any:
+        if isinstance(arg, TensorMap):
+            return argument(arg._replace(tensor=self._buffer(arg.tensor)))
         if not isinstance(arg, torch.Tensor):
             return arg
         storage = arg.untyped_storage()
@@ -200,12 +222,15 @@ def standing_in(recorder: Any) -> Iterator[None]:
         "get_device_properties": lambda device=None: properties,
         "get_device_capability": lambda device=None: capability,
         "get_device_name": lambda device=None: properties.name,
+        "is_current_stream_capturing": lambda: False,
         "synchronize": lambda device=None: None, "device": _NoDevice, "stream": _NoDevice,
         "Stream": _NoDevice, "default_stream": _NoDevice, "current_stream": _NoDevice,
     }  # fmt: skip
     with contextlib.ExitStack() as stack:
         for name, answer in answers.items():
             stack.enter_context(mock.patch.object(torch.cuda, name, answer))
+        for name, answer in _BUILTIN.items():
+            stack.enter_context(mock.patch.object(torch._C, name, answer, create=True))
         stack.enter_context(cuda.taking_launches(recorder.launch))
         stack.enter_context(taking_triton(recorder.launch_triton, capability, recorder.form))
         stack.enter_context(_Device(recorder))

@@ -126,7 +126,7 @@ class Host:
             from kernelproof.emulate.standin import Recorder
 
             self.recorder = Recorder()
-            self.recorder.prepare(request["language"])
+            self.recorder.prepare(request["language"], Path(self.path))
         if self.source is None:
             self.tripwires = Tripwires(str(Path(self.path).parent))
             sys.meta_path.append(_Beside(Path(self.path).parent))

@@ -101,3 +101,115 @@ def test_host_code_of_load_inline(tmp_path: Path) -> None:
     with standing_in(recorder), pytest.raises(UnsupportedError, match="163 KiB"):
         module.twice(x, 200_000)
     assert any(build_root().iterdir())
+
+
+HOPPER = r"""
+#include <cuda.h>
+static __device__ unsigned place(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
+// Each block of a pair loads half of a tile, by its map, and takes the sum from the other's half.
+__global__ void pairs(const __grid_constant__ CUtensorMap map, float* y) {
+  __shared__ alignas(128) float tile[4 * 32];
+  __shared__ unsigned long long full;
+  unsigned rank, other;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  if (threadIdx.x == 0) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(place(&full)) : "memory");
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 512;" :: "r"(place(&full)) :
+        "memory");
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4}], [%2];"
+                 :: "r"(place(tile)), "l"(&map), "r"(place(&full)), "r"(0), "r"(4 *
+                     (int)blockIdx.x) : "memory");
+    asm volatile("{ .reg .pred p; L: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], 0; "
+                 "@!p bra L; }"
+                 :: "r"(place(&full)) : "memory");
+  }
+  __syncthreads();
+  asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(other) : "r"(place(tile)), "r"(rank ^
+      1));
+  float sum = 0, x;
+  for (int i = 0; i < 4; ++i) {
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(other + 4 * (32 * i +
+        threadIdx.x)) : "memory");
+    sum += x;
+  }
+  y[32 * blockIdx.x + threadIdx.x] = sum;
+  asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+}
+// Every block waits for all others, and then takes what the next one has stored.
+__global__ void around(float* stored, float* y, int* count) {
+  if (threadIdx.x == 0) {
+    stored[blockIdx.x] = blockIdx.x + 1.0f;
+    __threadfence();
+    atomicAdd(count, 1);
+    while (atomicAdd(count, 0) < (int)gridDim.x) {}
+    y[blockIdx.x] = ((volatile float*)stored)[(blockIdx.x + 1) % gridDim.x];
+  }
+}
+torch::Tensor together(int64_t blocks) {
+  auto stored = torch::empty({blocks}), y = torch::empty({blocks});
+  auto count = torch::zeros({1}, torch::kInt32);
+  float *a = stored.data_ptr<float>(), *b = y.data_ptr<float>();
+  int* c = count.data_ptr<int>();
+  void* given[] = {&a, &b, &c};
+  TORCH_CHECK(cudaLaunchCooperativeKernel(around, dim3(blocks), dim3(32), given) == cudaSuccess,
+              "no launch");
+  return y;
+}
+torch::Tensor sums(torch::Tensor x) {
+  auto y = torch::empty({x.size(0) / 4, 32}, x.options());
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult status;
+  cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault,
+      &status);
+  auto encode = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(found);
+  CUtensorMap map;
+  cuuint64_t sizes[] = {32, (cuuint64_t)x.size(0)}, strides[] = {128};
+  cuuint32_t box[] = {32, 4}, steps[] = {1, 1};
+  CUresult made = encode(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, x.data_ptr(), sizes, strides,
+      box, steps,
+                         CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+                         CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  TORCH_CHECK(made == CUDA_SUCCESS, "the map was refused");
+  box[0] = 30;
+  TORCH_CHECK(encode(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, x.data_ptr(), sizes, strides, box,
+      steps,
+                     CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+                     CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)
+              == CUDA_ERROR_INVALID_VALUE, "30 floats were taken");
+  cudaLaunchConfig_t how = {};
+  how.gridDim = dim3(x.size(0) / 4);
+  how.blockDim = dim3(32);
+  cudaLaunchAttribute attribute[1];
+  attribute[0].id = cudaLaunchAttributeClusterDimension;
+  attribute[0].val.clusterDim = {2, 1, 1};
+  how.attrs = attribute;
+  how.numAttrs = 1;
+  cudaDeviceProp properties;
+  cudaGetDeviceProperties(&properties, 0);
+  TORCH_CHECK(properties.major == 9, "not on an sm_90");
+  TORCH_CHECK(cudaLaunchKernelEx(&how, pairs, map, y.data_ptr<float>()) == cudaSuccess,
+      "no launch");
+  return y;
+}
+"""
+
+
+@pytest.mark.slow
+def test_host_code_makes_tensor_maps_and_launches_clusters(tmp_path: Path) -> None:
+    recorder = Recorder()
+    given = Inline(
+        tmp_path / "mine.py", "kp_test_hopper", [], [f'#line 7 "{tmp_path}/mine.py"\n{HOPPER}'],
+        {"sums": "", "together": ""}, [], [], [], [],
+    )  # fmt: skip
+    module = take_inline(recorder.host, given)
+    x = torch.randn(16, 32)
+    with standing_in(recorder):
+        y = module.sums(x)
+        assert module.together(4).tolist() == [2, 3, 4, 1]
+    torch.testing.assert_close(y, x.reshape(4, 4, 32).sum(1)[[1, 0, 3, 2]])
+    assert [str(f) for r in recorder.taken() for f in r.findings] == []

@@ -56,7 +56,8 @@ def _runtime_path() -> Path:
     compiler = find_cxx()
     flags = ["-std=c++20", "-O1", "-w", "-fPIC", "-shared"]
     key = content_key("host-runtime", torch.__version__, compiler_identity(compiler), flags,
-                      source.read_text(), cuda.header_folders())  # fmt: skip
+                      source.read_text(), (_HERE / "driver.h").read_text(),
+                      cuda.header_folders())  # fmt: skip
 
     def fill(folder: Path) -> None:
         library = str(folder / "libkernelproof_host.so")

@@ -9,6 +9,12 @@
 #include <cmath>
 #include <cstdint>
 
+// Of cuda.h, which is for the host: what a tensor copy is told, opaque to programs.
+struct alignas(64) CUtensorMap_st {
+  unsigned long long opaque[16];
+};
+typedef CUtensorMap_st CUtensorMap;
+
 typedef unsigned short ushort;
 typedef unsigned int uint;
 typedef unsigned long ulong;

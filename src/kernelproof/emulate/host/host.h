@@ -16,6 +16,7 @@
 #include <stdexcept>
 #include <string>
 #include <type_traits>
+#include <utility>
 
 // Words before a kernel's name that the runtime's headers define for nvcc only.
 #undef __launch_bounds__
@@ -31,6 +32,9 @@ void kernelproof_configure(int line, dim3 grid, dim3 block, size_t shared);
 void kernelproof_enter(const char* unit, const char* signature, const char* names,
                        const char* templates, int count, const void* const* pointers,
                        const size_t* sizes, const char* kinds);
+// Blocks per cluster of the launch that has been configured.
+void kernelproof_cluster(int x, int y, int z);
+cudaError_t kernelproof_launched();
 void kernelproof_variable(const char* unit, const char* name, void* address, size_t size);
 [[noreturn]] void kernelproof_refuse(const char* what);
 }
@@ -49,6 +53,36 @@ void enter(const char* unit, const char* signature, const char* names, const cha
   const size_t sizes[] = {sizeof(T)..., 0};
   const char kinds[] = {(std::is_pointer_v<T> ? 'p' : 'v')..., 0};
   kernelproof_enter(unit, signature, names, templates, sizeof...(T), pointers, sizes, kinds);
+}
+
+// Launches with attributes. What they say of streams and of dependent launches changes no value.
+template <class... P, class... A>
+cudaError_t launch(int line, const cudaLaunchConfig_t* how, void (*kernel)(P...), A&&... given) {
+  kernelproof_configure(line, how->gridDim, how->blockDim, how->dynamicSmemBytes);
+  for (unsigned n = 0; n < how->numAttrs; ++n) {
+    if (how->attrs[n].id == cudaLaunchAttributeClusterDimension) {
+      const auto& c = how->attrs[n].val.clusterDim;
+      kernelproof_cluster(c.x, c.y, c.z);
+    }
+  }
+  kernel(static_cast<P>(std::forward<A>(given))...);
+  return kernelproof_launched();
+}
+
+template <class... P, std::size_t... I>
+void call(void (*kernel)(P...), void** given, std::index_sequence<I...>) {
+  kernel(*static_cast<std::remove_reference_t<P>*>(given[I])...);
+}
+template <class... P>
+cudaError_t cooperate(int line, void (*kernel)(P...), dim3 grid, dim3 block, void** given,
+                      size_t shared = 0, cudaStream_t = nullptr) {
+  kernelproof_configure(line, grid, block, shared);
+  call(kernel, given, std::index_sequence_for<P...>());
+  return kernelproof_launched();
+}
+inline cudaError_t cooperate(int, const void*, dim3, dim3, void**, size_t = 0,
+                             cudaStream_t = nullptr) {
+  kernelproof_refuse("a cooperative launch of an untyped pointer is not emulated; give the kernel");
 }
 
 struct Variable {
@@ -90,6 +124,9 @@ template <class... T>
 cudaError_t cudaFuncSetCacheConfig(void (*)(T...), cudaFuncCache) {
   return cudaSuccess;
 }
+
+#define cudaLaunchKernelEx(...) ::kernelproof::launch(__LINE__, __VA_ARGS__)
+#define cudaLaunchCooperativeKernel(...) ::kernelproof::cooperate(__LINE__, __VA_ARGS__)
 
 #ifndef KERNELPROOF_STABLE
 #include <c10/core/Device.h>

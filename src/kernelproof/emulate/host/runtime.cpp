@@ -29,6 +29,7 @@ struct Launch {
   int64_t grid[3];
   int64_t block[3];
   int64_t shared;
+  int64_t cluster[3];  // zeros without one
   int64_t allowed;  // bytes of dynamic shared memory that the kernel has opted in to
 };
 
@@ -40,10 +41,9 @@ struct Variable {
 };
 
 using Callback = int (*)(const Launch*);
-
 Callback callback = nullptr;
 std::string refusal;
-cudaError_t last_error = cudaSuccess;
+cudaError_t last_error = cudaSuccess, launched = cudaSuccess;
 bool probing = false;
 std::string probed;
 std::map<std::string, int64_t> opted;
@@ -55,6 +55,7 @@ struct Configuration {
   int line = 0;
   dim3 grid, block;
   size_t shared = 0;
+  int64_t cluster[3] = {0, 0, 0};
 } configuration;
 
 // A NaN in fp32, fp16 and bf16 that no arithmetic makes; the same as `_UNSET` in standin.py.
@@ -120,7 +121,11 @@ bool inside(const void* data, size_t size) {
   return !within || at + size <= found->first + found->second;
 }
 
-constexpr int64_t kMultiprocessors = 108, kThreads = 2048, kShared = 164 * 1024;
+constexpr int64_t kThreads = 2048;
+// Of an A100, or of an H200 where the code has instructions of sm_90.
+bool hopper = false;
+int64_t multiprocessors() { return hopper ? 132 : 108; }
+int64_t shared_bytes() { return (hopper ? 228 : 164) * 1024; }
 
 }  // namespace
 
@@ -135,6 +140,14 @@ void kernelproof_configure(int line, dim3 grid, dim3 block, size_t shared) {
   configuration = {line, grid, block, shared};
 }
 
+void kernelproof_cluster(int x, int y, int z) {
+  configuration.cluster[0] = x;
+  configuration.cluster[1] = y;
+  configuration.cluster[2] = z;
+}
+
+cudaError_t kernelproof_launched() { return launched; }
+
 void kernelproof_enter(const char* unit, const char* signature, const char* names,
                        const char* templates, int count, const void* const* pointers,
                        const size_t* sizes, const char* kinds) {
@@ -147,10 +160,10 @@ void kernelproof_enter(const char* unit, const char* signature, const char* name
   const Launch launch{
       unit, signature, names, templates, kinds, pointers, sizes, count, c.line,
       {c.grid.x, c.grid.y, c.grid.z}, {c.block.x, c.block.y, c.block.z},
-      static_cast<int64_t>(c.shared), found == opted.end() ? 0 : found->second};
+      static_cast<int64_t>(c.shared), {c.cluster[0], c.cluster[1], c.cluster[2]}, found == opted.end() ? 0 : found->second};
   const int status = callback ? callback(&launch) : -1;
   if (status < 0) throw std::runtime_error("the launch could not be emulated");
-  told(static_cast<cudaError_t>(status));
+  launched = told(static_cast<cudaError_t>(status));
 }
 
 void kernelproof_variable(const char* unit, const char* name, void* address, size_t size) {
@@ -158,6 +171,7 @@ void kernelproof_variable(const char* unit, const char* name, void* address, siz
 }
 
 void kernelproof_set_callback(Callback given) { callback = given; }
+void kernelproof_hopper(int yes) { hopper = yes != 0; }
 
 const char* kernelproof_refusal() { return refusal.c_str(); }
 
@@ -287,7 +301,7 @@ cudaError_t cudaMemcpyFromSymbolAsync(void* to, const void* symbol, size_t size,
 cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {
   if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
   if (value < 0 || value > 227 * 1024) return told(cudaErrorInvalidValue);
-  if (value > 163 * 1024) {
+  if (!hopper && value > 163 * 1024) {
     kernelproof_refuse("more than 163 KiB of shared memory for a block is not on sm_80");
   }
   opted[kernel_of(function)] = value;
@@ -297,7 +311,9 @@ cudaError_t cudaFuncSetCacheConfig(const void*, cudaFuncCache) { return cudaSucc
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*, int threads,
                                                           size_t shared) {
   int64_t most = kThreads / (threads > 0 ? threads : 1);
-  if (shared && kShared / static_cast<int64_t>(shared) < most) most = kShared / shared;
+  if (shared && shared_bytes() / static_cast<int64_t>(shared) < most) {
+    most = shared_bytes() / static_cast<int64_t>(shared);
+  }
   *blocks = static_cast<int>(most < 32 ? most : 32);
   return cudaSuccess;
 }
@@ -333,15 +349,15 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cu
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* made, int) {
   std::memset(made, 0, sizeof(*made));
-  std::strcpy(made->name, "emulated sm_80");
-  made->major = 8;
-  made->multiProcessorCount = kMultiprocessors;
+  std::strcpy(made->name, hopper ? "emulated sm_90" : "emulated sm_80");
+  made->major = hopper ? 9 : 8;
+  made->multiProcessorCount = static_cast<int>(multiprocessors());
   made->warpSize = 32;
   made->maxThreadsPerBlock = 1024;
   made->maxThreadsPerMultiProcessor = kThreads;
   made->sharedMemPerBlock = 48 * 1024;
-  made->sharedMemPerBlockOptin = 163 * 1024;
-  made->sharedMemPerMultiprocessor = kShared;
+  made->sharedMemPerBlockOptin = shared_bytes() - 1024;
+  made->sharedMemPerMultiprocessor = shared_bytes();
   made->regsPerBlock = made->regsPerMultiprocessor = 65536;
   made->totalGlobalMem = size_t{40} << 30;
   made->l2CacheSize = 40 << 20;
@@ -353,14 +369,16 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* made, int) {
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   switch (attribute) {
-    case cudaDevAttrMultiProcessorCount: *value = kMultiprocessors; break;
+    case cudaDevAttrMultiProcessorCount: *value = multiprocessors(); break;
     case cudaDevAttrMaxThreadsPerBlock: *value = 1024; break;
     case cudaDevAttrWarpSize: *value = 32; break;
     case cudaDevAttrMaxSharedMemoryPerBlock: *value = 48 * 1024; break;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = 163 * 1024; break;
-    case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = kShared; break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = shared_bytes() - 1024; break;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = shared_bytes(); break;
     case cudaDevAttrMaxThreadsPerMultiProcessor: *value = kThreads; break;
-    case cudaDevAttrComputeCapabilityMajor: *value = 8; break;
+    case cudaDevAttrComputeCapabilityMajor: *value = hopper ? 9 : 8; break;
+    case cudaDevAttrCooperativeLaunch: *value = 1; break;
+    case cudaDevAttrClusterLaunch: *value = hopper; break;
     case cudaDevAttrComputeCapabilityMinor: *value = 0; break;
     default: kernelproof_refuse("this attribute of a device is not emulated");
   }
@@ -371,3 +389,5 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
 int32_t aoti_torch_get_current_cuda_stream(int32_t, void** stream) { return *stream = nullptr, 0; }
 
 }  // extern "C"
+
+#include "driver.h"

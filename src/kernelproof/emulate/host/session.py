@@ -15,7 +15,9 @@ import numpy as np
 import torch
 
 from kernelproof.emulate.api import Loaded, Result, load
+from kernelproof.emulate.frontend import HOPPER, target_of
 from kernelproof.emulate.host import compile as compiling
+from kernelproof.emulate.host import maps
 from kernelproof.emulate.host.signature import kernel_name
 from kernelproof.emulate.image import Buffer, Packed
 from kernelproof.emulate.report import Finding
@@ -37,7 +39,8 @@ class _Launch(ctypes.Structure):
         ("templates", ctypes.c_char_p), ("kinds", ctypes.POINTER(ctypes.c_char)),
         ("pointers", ctypes.POINTER(ctypes.c_void_p)), ("sizes", ctypes.POINTER(ctypes.c_size_t)),
         ("count", ctypes.c_int64), ("line", ctypes.c_int64), ("grid", ctypes.c_int64 * 3),
-        ("block", ctypes.c_int64 * 3), ("shared", ctypes.c_int64), ("allowed", ctypes.c_int64),
+        ("block", ctypes.c_int64 * 3), ("shared", ctypes.c_int64), ("cluster", ctypes.c_int64 * 3),
+        ("allowed", ctypes.c_int64),
     ]  # fmt: skip
 
 
@@ -48,6 +51,11 @@ class Device:
     text: str
     options: tuple[str, ...]
     file: str
+
+    @functools.cached_property
+    def arch(self) -> str:
+        """The target, by the instructions of what stands behind the beginning of every source."""
+        return target_of(self.text.split(f'"{self.file}"', 1)[-1])
 
 
 class Session:
@@ -73,6 +81,8 @@ class Session:
         kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Launch))
         self._callback = kind(self._called)
         library.kernelproof_set_callback(self._callback)
+        self._encoder = maps.ENCODER(maps.encode)
+        library.kernelproof_set_encoder(self._encoder)
         library.kernelproof_allocations.restype = ctypes.c_int64
         library.kernelproof_variables.restype = ctypes.c_int64
         library.kernelproof_variable_at.restype = ctypes.c_char_p
@@ -100,6 +110,7 @@ class Session:
         fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
         self._tensors = list(_tensors(args))
         self._depth, self.error = 1, None
+        self.runtime.kernelproof_hopper(any(u.arch == HOPPER for u in self.units.values()))
         self.runtime.kernelproof_begin()
         # New memory carries a mark already, which a fill would take for a value.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
@@ -135,7 +146,7 @@ class Session:
         grid, block = tuple(launch.grid), tuple(launch.block)
         key = (unit, name)
         if key not in self._loaded:
-            self._loaded[key] = load(device.text, name, device.options)
+            self._loaded[key] = load(device.text, name, device.options, arch=device.arch)
         kernel = self._loaded[key]
         kernel.parameters = [n for n in launch.names.decode().split(", ") if n]
         refused = self._refused(kernel, launch)
@@ -149,9 +160,10 @@ class Session:
         memory = _Memory(self)
         args = [memory.argument(launch, n) for n in range(launch.count)]
         memory.refuse_pointers(args, kernel.name)
+        cluster = tuple(launch.cluster) if launch.cluster[0] else None
         variables = self._of(unit)
         result = kernel.launch(
-            grid, block, args, shared=int(launch.shared),
+            grid, block, args, shared=int(launch.shared), cluster=cluster,
             constants={n: _bytes(at, size) for n, at, size in variables
                        if n in kernel.variables()},
         )  # fmt: skip

@@ -12,7 +12,8 @@ class Access:
     """``operation``: number of the instruction. ``kind``: load, store, atomic or copy (cp.async).
     ``dtype``: numpy type of one element, ``count`` of them. ``order``: weak, volatile, relaxed,
     acquire, release or acq_rel. ``read_only``: through the read-only path (ld.global.nc).
-    ``what``, ``ty``, ``returns``: of an atomic."""
+    ``what``, ``ty``, ``returns``: of an atomic. ``unused``: elements of a vector that nothing reads
+    from their registers."""
 
     operation: int
     kind: str
@@ -24,6 +25,7 @@ class Access:
     what: str = ""
     ty: str = ""
     returns: bool = False
+    unused: tuple[int, ...] = ()
 
     @property
     def width(self) -> int:

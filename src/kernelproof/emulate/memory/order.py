@@ -11,6 +11,10 @@ thread a, is ordered before an access of thread b if b has since learnt of a's d
 A release is a fence followed by a strong write (or a write with .release semantics); reading that
 place by a strong read acquires. CUDA's own samples read a ticket with a plain atomic and no second
 fence, so none is asked for.
+
+Asynchronous copies into shared memory are done by nobody's thread: each block has `AGENTS` more
+clocks for them, one per mbarrier as far as these go. Only who learns from the mbarrier that a copy
+has landed is ordered after it, and that is not the thread that asked for it, before it has waited.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from typing import Any
 import numpy as np
 
 Array = Any
+AGENTS = 16
 
 
 class Order:
@@ -30,6 +35,7 @@ class Order:
         self.now = 1
         self.threads = threads
         self.per_block = per_block
+        self.slots = threads + threads // per_block * AGENTS
         self.rows: list[Array] = []
         self.places: dict[tuple[str, int], Array] = {}  # address -> what was released there
         self.first = 0
@@ -41,6 +47,8 @@ class Order:
         self.warp = np.zeros((count, 32), np.int64)
         self.row = np.full(count, -1, np.int64)
         self.fenced = np.zeros(count, np.int64)  # time of each thread's last fence
+        # What each thread has acquired last from a place, so that spinning costs little.
+        self.acquired: dict[tuple[int, tuple[str, int]], Array] = {}
 
     def tick(self) -> int:
         self.now += 1
@@ -58,7 +66,7 @@ class Order:
         """Some warps of one block have met (a named barrier with a count)."""
         now = self.tick()
         if self.rows or len(threads):
-            joined = np.zeros(self.threads, np.int64)
+            joined = np.zeros(self.slots, np.int64)
             for row in np.unique(self.row[threads]):
                 if row >= 0:
                     np.maximum(joined, self.rows[row], out=joined)
@@ -93,23 +101,38 @@ class Order:
             self._set_rows(members, joined)
 
     def _set_rows(self, threads: Array, clock: Array) -> None:
+        if len(self.rows) > 2 * len(self.row) + 256:
+            self._drop_unused()
         self.rows.append(clock)
         self.row[threads] = len(self.rows) - 1
+
+    def _drop_unused(self) -> None:
+        used = np.unique(self.row[self.row >= 0])
+        self.rows = [self.rows[n] for n in used.tolist()]
+        self.row = np.where(self.row >= 0, np.searchsorted(used, self.row), -1)
 
     # ---- release and acquire
 
     def knowledge(self, thread: int, own: int) -> Array:
         """The vector clock of a thread of the batch, over all threads of the launch; ``own``: the
         time up to which its own accesses count."""
-        row = self.row[thread]
-        clock = self.rows[row].copy() if row >= 0 else np.zeros(self.threads, np.int64)
-        block = self.first + thread // self.per_block * self.per_block
-        part = clock[block : block + self.per_block]
-        np.maximum(part, self.block[thread], out=part)
-        warp = self.first + thread // 32 * 32
-        lanes = clock[warp : warp + 32]
-        np.maximum(lanes, self.warp[thread], out=lanes)
-        clock[self.first + thread] = own
+        return self.together(np.array([thread]), own)
+
+    def together(self, threads: Array, own: int) -> Array:
+        """The same of several threads: what any of them knows."""
+        clock = np.zeros(self.slots, np.int64)
+        for row in np.unique(self.row[threads]).tolist():
+            if row >= 0:
+                np.maximum(clock, self.rows[row], out=clock)
+        blocks, warps = threads // self.per_block, threads >> 5
+        for block in np.unique(blocks).tolist():
+            start = self.first + block * self.per_block
+            part = clock[start : start + self.per_block]
+            np.maximum(part, self.block[threads[blocks == block]].max(), out=part)
+        for warp in np.unique(warps).tolist():
+            lanes = clock[self.first + warp * 32 : self.first + warp * 32 + 32]
+            np.maximum(lanes, self.warp[threads[warps == warp]].max(axis=0), out=lanes)
+        clock[self.first + threads] = own
         return clock
 
     def fence(self, threads: Array) -> None:
@@ -147,16 +170,36 @@ class Order:
 
     def _acquire(self, thread: int, place: tuple[str, int]) -> None:
         clock = self.places.get(place)
-        if clock is not None:
+        if clock is not None and self.acquired.get((thread, place)) is not clock:
+            self.acquired[thread, place] = clock
             self.learn(thread, clock)
 
     def learn(self, thread: int, clock: Array) -> None:
         """A thread of the batch comes to know what a vector clock holds."""
-        row = self.row[thread]
-        if row < 0:
-            self._set_rows(np.array([thread]), clock)
-        elif (clock > self.rows[row]).any():
-            self._set_rows(np.array([thread]), np.maximum(self.rows[row], clock))
+        self.learn_together(np.array([thread]), clock)
+
+    def learn_together(self, threads: Array, clock: Array) -> None:
+        """The same for several threads."""
+        rows = self.row[threads]
+        changed = []
+        for row in np.unique(rows).tolist():
+            if row < 0:
+                changed.append((threads[rows == row], clock))
+            elif (clock > self.rows[row]).any():
+                changed.append((threads[rows == row], np.maximum(self.rows[row], clock)))
+        for mine, known in changed:
+            self._set_rows(mine, known)
+
+    # ---- who
+
+    def agent(self, block: int, number: int) -> int:
+        """What copies for mbarrier ``number`` of a block of the launch are recorded under."""
+        return self.threads + block * AGENTS + number % AGENTS
+
+    def block_of(self, who: Array) -> Array:
+        """The block of the launch of threads and agents."""
+        agents = (who - self.threads) // AGENTS
+        return np.where(who < self.threads, who // self.per_block, agents)
 
     # ---- the question
 

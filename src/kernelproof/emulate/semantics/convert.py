@@ -42,9 +42,10 @@ def convert_address(e: Emitter, i: Instruction) -> None:
     ty = i.op[-1]
     space = next(s for s in i.op if s.split("::")[0] in WINDOWS).split("::")[0]
     value = e.read(i.operands[1], "u64")
-    start = e.constant(WINDOWS[space], "u8")
+    window = e.env["parameters_at"] if space == "param" else WINDOWS[space]
+    start = e.constant(window, "u8")
     sign = "-" if "to" in i.op else "+"
-    out = f"{value} {sign} {start}" if WINDOWS[space] else value
+    out = f"{value} {sign} {start}" if window else value
     e.write(i.operands[0], out, ty.replace("s", "u"))
 
 
@@ -56,6 +57,10 @@ def is_space(e: Emitter, i: Instruction) -> None:
 
 @rule("cvt")
 def convert(e: Emitter, i: Instruction) -> None:
+    if "pack" in i.op:
+        return _pack_integers(e, i)
+    if any(part.removesuffix("x2") in ("e4m3", "e5m2") for part in i.op):
+        return _eight_bits(e, i)
     to, source = [part for part in i.op[1:] if part in WIDTHS][:2]
     if to in ("f16x2", "bf16x2"):
         return _pack(e, i, to)
@@ -125,6 +130,44 @@ def _pack(e: Emitter, i: Instruction, to: str) -> None:
     e.write(i.operands[0], f"({high} << np.uint32(16)) | {low}", "b32")
 
 
+def _pack_integers(e: Emitter, i: Instruction) -> None:
+    """Two saturated integers into the lower half of a register, or into all of it."""
+    to = i.op[3]
+    if to not in ("s16", "u16", "s8", "u8") or i.op[4] != "s32":
+        raise e.unsupported()
+    bits, (low, high) = 8 * WIDTHS[to], _range(to)
+    a, b = (
+        e.let(f"(np.clip({e.read(x, 's32')}, {low}, {high}) & {(1 << bits) - 1}).astype('u4')")
+        for x in i.operands[1:3]
+    )
+    out = f"{a} << np.uint32({bits}) | {b}"
+    if len(i.operands) > 3:
+        out = f"{e.read(i.operands[3], 'b32')} << np.uint32({2 * bits}) | {out}"
+    e.write(i.operands[0], out, "b32")
+
+
+def _eight_bits(e: Emitter, i: Instruction) -> None:
+    """Pairs of 8-bit floats from fp32 or halves, and to halves."""
+    to, source = i.op[-2], i.op[-1]
+    if source in ("e4m3x2", "e5m2x2") and to == "f16x2":
+        word = e.read(i.operands[1], "b16")
+        table = f"E.halves('{source[:4]}')"
+        halves = [f"{table}[({word} >> np.uint16({n})) & np.uint16(255)].astype('u4')"
+                  for n in (0, 8)]  # fmt: skip
+        return e.write(i.operands[0], f"{halves[0]} | {halves[1]} << np.uint32(16)", "b32")
+    if to not in ("e4m3x2", "e5m2x2") or "satfinite" not in i.op or source not in ("f32", "f16x2"):
+        raise e.unsupported()
+    if source == "f32":
+        high, low = (e.read(x, "f32") for x in i.operands[1:3])
+    else:
+        word = e.read(i.operands[1], "b32")
+        high, low = (e.let(f"({word} >> np.uint32({n})).astype('u2').view('f2')") for n in (16, 0))
+    if "relu" in i.op:
+        high, low = (e.let(f"N.maximum({x}, {x}.dtype.type(0), True)") for x in (high, low))
+    codes = [f"E.rounded(A.spread({x}), '{to[:4]}').astype('u2')" for x in (high, low)]
+    return e.write(i.operands[0], f"{codes[0]} << np.uint16(8) | {codes[1]}", "b16")
+
+
 def _range(to: str) -> tuple[int, int]:
     bits = 8 * WIDTHS[to]
     if to[0] == "s":
@@ -133,7 +176,7 @@ def _range(to: str) -> tuple[int, int]:
 
 
 @rule("pragma", "nanosleep", "prefetch", "prefetchu", "discard", "applypriority")
-@rule("griddepcontrol", "setmaxnreg", "createpolicy")
+@rule("griddepcontrol", "createpolicy")
 def nothing(e: Emitter, i: Instruction) -> None:
     """Hints; they change no value."""
     if i.op[0] == "createpolicy":

@@ -1,4 +1,4 @@
-"""mbarrier objects (ISA 9.7.13.15) and bulk copies that complete on them (9.7.9.25)."""
+"""mbarrier objects (ISA 9.7.13.15)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ def _word(e: Emitter, kind: str) -> str:
 
 @rule("mbarrier")
 def mbarrier(e: Emitter, i: Instruction) -> None:
-    """Objects in the block's own shared memory, not in that of a cluster."""
+    """Objects in shared memory; only arrivals reach those of other blocks of the cluster."""
     what = i.op[1]
-    if "shared::cluster" in i.op or any(p.startswith("multicast") for p in i.op):
-        raise e.unsupported("clusters (sm_90) are not emulated")
     if what == "pending_count":
         state = e.read(i.operands[1], "b64")
         e.write(i.operands[0], f"({state} & np.uint64(0xFFFFF)).astype('u4')", "b32")
@@ -41,7 +39,9 @@ def mbarrier(e: Emitter, i: Instruction) -> None:
         parity = "parity" in i.op
         at = e.address(i.operands[1])
         state = e.read(i.operands[2], "u32" if parity else "b64")
-        call = f"S.mbarrier_wait({_word(e, 'load')}, {at}, {state}, {parity}, A, {guard})"
+        learns = "relaxed" not in i.op
+        word = _word(e, "load")
+        call = f"S.mbarrier_wait({word}, {at}, {state}, {parity}, {learns}, A, {guard})"
         e.write(i.operands[0], call, "pred")
     else:
         raise e.unsupported()
@@ -67,18 +67,3 @@ def copy_arrive(e: Emitter, i: Instruction) -> None:
     at = e.address(i.operands[0])
     word = _word(e, "atomic")
     e.line(f"S.mbarrier_copies({word}, {at}, {'noinc' in i.op}, A, {e.guard})")
-
-
-def copy_bulk(e: Emitter, i: Instruction) -> None:
-    """cp.async.bulk from global memory to the block's own shared memory."""
-    into = [p for p in i.op if p.startswith("shared")]
-    plain = "mbarrier::complete_tx::bytes" in i.op or ("mbarrier" in i.op and "complete_tx" in i.op)
-    if not into or i.op.index(into[0]) > i.op.index("global") or not plain or "tensor" in i.op:
-        raise e.unsupported()
-    if any(p.startswith("multicast") for p in i.op):
-        raise e.unsupported("clusters (sm_90) are not emulated")
-    to = e.share("M", Access(e.operation(), "copy", "shared", "u1", 16))
-    source = e.share("M", Access(e.operation(), "load", "global", "u1", 16))
-    where, at, barrier = (e.address(i.operands[n]) for n in (0, 1, 3))
-    size = e.read(i.operands[2], "u32")
-    e.line(f"S.copy_bulk({to}, {source}, {where}, {at}, {size}, {barrier}, A, {e.guard})")

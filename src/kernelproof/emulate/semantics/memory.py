@@ -7,7 +7,8 @@ import re
 from kernelproof.emulate.emitter import DTYPES, Emitter
 from kernelproof.emulate.memory.access import Access
 from kernelproof.emulate.ptx import WIDTHS, Address, Instruction
-from kernelproof.emulate.semantics.mbarrier import copy_arrive, copy_bulk
+from kernelproof.emulate.semantics.bulk import bulk, store_async
+from kernelproof.emulate.semantics.mbarrier import copy_arrive
 from kernelproof.emulate.semantics.table import rule
 
 _SPACES = ("global", "shared", "local", "const", "param")
@@ -42,17 +43,22 @@ def load(e: Emitter, i: Instruction) -> None:
             e.write(target, f"S.parameter('{dtype}', {at} + {n * WIDTHS[ty]})", ty)
         return
     assert isinstance(address, Address)
-    call = f"S.load({access(e, i, 'load')}, {e.address(address)}, A, {e.guard})"
+    used = e.env["read_registers"]
+    unused = tuple(n for n, target in enumerate(targets) if len(targets) > 1 and target not in used)
+    name = access(e, i, "load", unused=unused)
+    call = f"S.load({name}, {e.address(address)}, A, {e.guard})"
     e.result(call, targets, ty)
 
 
 @rule("st")
 def store(e: Emitter, i: Instruction) -> None:
+    if i.op[1] == "async":
+        return store_async(e, i)
     ty = i.op[-1]
     values = i.operands[1] if isinstance(i.operands[1], tuple) else (i.operands[1],)
     names = ", ".join(e.read(value, ty) for value in values)
     at = e.address(i.operands[0])
-    e.line(f"S.store({access(e, i, 'store')}, {at}, ({names},), A, {e.guard})")
+    return e.line(f"S.store({access(e, i, 'store')}, {at}, ({names},), A, {e.guard})")
 
 
 _ATOMIC = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
@@ -79,6 +85,11 @@ def atomic(e: Emitter, i: Instruction) -> None:
 
 @rule("membar", "fence")
 def fence(e: Emitter, i: Instruction) -> None:
+    if "proxy" in i.op:
+        # Of shared memory; what stands in for tensor maps needs no fence of theirs.
+        if "async" in i.op and "global" not in i.op:
+            e.line(f"S.fence_proxy(A, {e.guard})")
+        return
     e.line(f"S.fence({e.operation()}, A, {e.guard})")
 
 
@@ -87,7 +98,7 @@ def copy(e: Emitter, i: Instruction) -> None:
     if i.op[1] != "async":
         raise e.unsupported()
     if "bulk" in i.op:
-        return copy_bulk(e, i)
+        return bulk(e, i)
     if "mbarrier" in i.op:
         return copy_arrive(e, i)
     if "commit_group" in i.op:

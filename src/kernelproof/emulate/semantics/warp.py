@@ -7,6 +7,7 @@ from kernelproof.emulate.ptx import Instruction
 from kernelproof.emulate.semantics.table import rule
 
 COLLECTIVE = ("shfl", "vote", "match", "redux", "mma", "ldmatrix", "stmatrix", "wmma", "elect")
+WARPGROUP = ("wgmma", "setmaxnreg")
 
 
 @rule("shfl")
