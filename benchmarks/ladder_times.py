@@ -16,6 +16,7 @@ from typing import Any
 from kernelproof import candidate as candidates
 from kernelproof import contestants, ladder, physics, timed
 from kernelproof import problem as problems
+from kernelproof.ahead import Ahead, many_processors
 from kernelproof.baselines import chosen
 from kernelproof.check import Plan, check
 from kernelproof.errors import KernelproofError
@@ -63,7 +64,8 @@ def race(
     physics.prepare(device, progress)
     payload = payload_of(reference, case, seed)
     with (
-        contestants.Field(what, payload, seed) as field,
+        Ahead(device, many_processors()) as ahead,
+        contestants.Field(what, payload, seed, ahead) as field,
         CandidateProcess(mine, device, options) as subject,
     ):
         plan = Plan(
