@@ -15,8 +15,6 @@
 
 #include "common.h"
 
-#include <limits>
-
 namespace {
 
 constexpr int BLOCK = 4;  // rows; the states of a piece of a block and tile stay in the L1 cache
@@ -187,10 +185,7 @@ Piece Task::piece_at(int64_t done, bool with_gradient) const {
                                  steps, width(x), space + 2 * PIECE * W, n.log);
     if (p.gate_head != nullptr) {
       Real* const gate = space + 3 * PIECE * W;
-      for (int64_t t = 0; t < steps; ++t)
-        for (int j = 0; j < W; ++j)
-          gate[t * W + j] =
-              c.values.at != nullptr ? c.values.at[t * c.values.step + j] * heads[t] : heads[t];
+      times_heads(c.values, heads, steps, gate);
       c.gate = {gate, W};
     }
     c.dv = space + 4 * PIECE * W;

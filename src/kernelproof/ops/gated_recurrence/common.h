@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 #include <omp.h>
 
@@ -227,7 +228,21 @@ inline Rows tile(const void* from, int64_t code, const Strides& s, int64_t steps
   return {space, W};
 }
 
-// What a thread asks for: `bytes`, rounded up to whole cache lines; null where there is no memory.
+// One tile of gate_v (null: all 1) times gate_head. Two finite gates do not leave the range of Real
+// together: a state of zero has to stay zero.
+inline void times_heads(Rows values, const Real* heads, int64_t steps, Real* to) {
+  constexpr Real most = std::numeric_limits<Real>::max();
+  for (int64_t t = 0; t < steps; ++t)
+    for (int j = 0; j < W; ++j) {
+      const Real value = values.at != nullptr ? values.at[t * values.step + j] : Real(1);
+      const Real gate = value * heads[t];
+      const bool left = std::abs(gate) > most && std::abs(value) <= most &&
+                        std::abs(heads[t]) <= most;
+      to[t * W + j] = left ? std::copysign(most, gate) : gate;
+    }
+}
+
+// What a thread asks for: so many Reals, up to whole cache lines; null where there is no memory.
 inline Real* scratch_of(int64_t reals) {
   const size_t bytes = (size_t(reals) * sizeof(Real) + 63) / 64 * 64;
   return static_cast<Real*>(std::aligned_alloc(64, bytes == 0 ? 64 : bytes));

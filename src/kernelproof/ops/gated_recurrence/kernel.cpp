@@ -1,6 +1,6 @@
 // Gated recurrence on the CPU.
 //
-// One task is one (batch, head) and a run of column tiles; a tile is one SIMD vector of columns.
+// One task is a head of one sequence and a run of column tiles; a tile is one SIMD vector of columns.
 // Columns of the state never meet, so a tile walks through time on its own. Time is cut into
 // pieces of PIECE steps; within a piece a block of rows of the state stays in registers while it
 // passes all steps, and its share of y is added to a small buffer. Every (row, column, step) is
@@ -91,9 +91,7 @@ Rows column_gate(const Plan& n, const Pointers& p, int64_t b, int64_t h, int64_t
   Real heads[PIECE];
   e.rows(at(p.gate_head, e, n.gate_head, b, t0, h, 0), n.gate_head, steps, 1, heads);
   if (n.log) exponentials(heads, steps);
-  for (int64_t t = 0; t < steps; ++t)
-    for (int j = 0; j < W; ++j)
-      space[t * W + j] = gate.at != nullptr ? gate.at[t * gate.step + j] * heads[t] : heads[t];
+  times_heads(gate, heads, steps, space);
   return {space, W};
 }
 
