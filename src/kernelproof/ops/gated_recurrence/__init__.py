@@ -8,6 +8,7 @@ y_next = gated_recurrence_step(q_next, k_next, v_next, state, gate_k=gate_next)
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, overload
 
 import torch
@@ -170,7 +171,8 @@ def gated_recurrence_step(
     if _by_reference(v, impl):
         steps = _contract.check_step_tensors(*tensors, state)
         check_writable(state)
-        y, last = _reference.run(*steps, log_gates, scale, state)
+        run: Callable[..., tuple[Tensor, Tensor]] = _reference.run
+        y, last = run(*steps, log_gates, scale, state)
         state.copy_(last)
         return y.squeeze(1)
     result: Tensor = _contract.op_step(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from torch import Tensor
 
@@ -93,7 +95,7 @@ def state_dtype(v: Tensor) -> torch.dtype:
 
 def check_bounds(bounds: list[int], tokens: int) -> None:
     """Raise ValueError where the values of ``cu_seqlens`` do not cut ``tokens`` into sequences."""
-    ordered = all(a <= b for a, b in zip(bounds, bounds[1:], strict=False))
+    ordered = all(a <= b for a, b in itertools.pairwise(bounds))
     if not ordered or bounds[0] != 0 or bounds[-1] != tokens:
         raise ValueError(
             f"cu_seqlens is {bounds if len(bounds) <= 12 else f'{bounds[:12]} ...'}; it must rise "

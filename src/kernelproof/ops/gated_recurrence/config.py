@@ -28,8 +28,6 @@ def types(element: torch.dtype, gate: torch.dtype, log_gates: bool) -> list[str]
     return [_ELEMENTS[element], f"logarithm<{kind}>" if log_gates else kind]
 
 
-
-
 @dataclass(frozen=True)
 class Config:
     """The template arguments of ``kernel.cu``, whose header says what they mean."""

@@ -89,7 +89,8 @@ def check_step_tensors(
     """The tensors of a step with an axis of time of size 1. Raises ValueError as `check_tensors`
     does."""
     tensors = _steps((q, k, v, gate_k, gate_v, gate_head))
-    check_tensors(*tensors, state, state_name="state")
+    check: Any = check_tensors
+    check(*tensors, state, state_name="state")
     return tensors
 
 

@@ -146,7 +146,7 @@ class ModelNew(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *rest: Tensor) -> Any:
         if self.form == _FOUNDING and not torch.is_grad_enabled():
-            return launch(q, k, v, None, *rest)[0]
+            return launch(q, k, v, gate_v=rest[0])[0]
         return self.form.run(launch, launch_backward, q, k, v, *rest)
 
 

@@ -90,7 +90,7 @@ class ModelNew(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *rest: Tensor) -> Any:
         if self.form == _FOUNDING and not torch.is_grad_enabled():
-            return launch(q, k, v, None, *rest)[0]
+            return launch(q, k, v, gate_v=rest[0])[0]
         return self.form.run(launch, launch_backward, q, k, v, *rest)
 
 
@@ -283,7 +283,7 @@ def describe(
         else "one step after the other"
     )
     return (
-        f"kernel.cu, {plan.grid} blocks of {plan.block} threads and {plan.shared:,} bytes of shared "
-        f"memory, {c.tile} columns each; {split}; inputs read {reads}"
+        f"kernel.cu, {plan.grid} blocks of {plan.block} threads, {plan.shared:,} bytes of shared "
+        f"memory and {c.tile} columns each; {split}; inputs read {reads}"
         + (f"; {blocks} launches of up to {_MAX_ROWS} rows" if blocks > 1 else "")
     )

@@ -86,7 +86,7 @@ def launch_backward(
             int(cu_seqlens is not None and cu_seqlens.dtype == torch.int64), items,
             grid=blocks, block=threads, shared=shared_bytes(warps),
         )  # fmt: skip
-    return Sums(*(_added(x) for x in sums[:5]), sums.initial)
+    return Sums._make([*map(_added, sums[:5]), sums.initial])
 
 
 def shared_bytes(warps: int) -> int:

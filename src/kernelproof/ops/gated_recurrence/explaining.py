@@ -46,9 +46,9 @@ def explain(
     steps = q.shape[0] * q.shape[1] * heads
     gates = sum(gate is not None for gate in (gate_k, gate_v, gate_head))
     lines = [
-        f"{sequences} sequences of {heads} heads, a state of {key_dim} x {value_dim} each "
-        f"({state:,} bytes in {state_dtype(v)}); at least {moved:,} bytes to move and "
-        f"{(4 + gates) * steps * key_dim * value_dim:,} operations",
+        f"gated_recurrence on {v.device}: {sequences} sequences of {heads} heads, a state of "
+        f"{key_dim} x {value_dim} each ({state:,} bytes in {state_dtype(v)}); at least {moved:,} "
+        f"bytes to move and {(4 + gates) * steps * key_dim * value_dim:,} operations",
     ]
     if by_reference:
         lines.append('the PyTorch loop over steps, because impl="reference"')
@@ -66,7 +66,7 @@ def explain(
             f"gradients: backward.{'cpp' if device == 'cpu' else 'cu'}, which runs the recurrence "
             "again from states kept every 64 steps; the forward keeps nothing but its arguments"
         )
-    return "\n".join(lines)
+    return "\n  ".join(lines)
 
 
 def _cpu() -> str:

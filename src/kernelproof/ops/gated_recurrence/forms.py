@@ -42,9 +42,8 @@ class Form(NamedTuple):
         if len(rest) != wanted:
             raise TypeError(f"{wanted} tensors belong after q, k and v, {len(rest)} are given")
         left = list(rest)
-        gates = [left.pop(0) if letter in self.gates else None for letter in "kvh"]
-        initial = left.pop(0) if self.initial else None
-        return Tensors(*gates, initial, left.pop(0) if self.packed else None)
+        given = [*(letter in self.gates for letter in "kvh"), self.initial, self.packed]
+        return Tensors._make(left.pop(0) if one else None for one in given)
 
     def run(
         self,
@@ -57,7 +56,8 @@ class Form(NamedTuple):
     ) -> Tensor | tuple[Tensor, Tensor]:
         """y, or (y, last state), with gradients where a tensor asks for them."""
         given = self.tensors(*rest)
-        y, state = _Differentiable.apply(self, launch, backward, q, k, v, *given)
+        run: Any = _Differentiable.apply
+        y, state = run(self, launch, backward, q, k, v, *given)
         return (y, state) if self.returned else y
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from torch import Tensor
 
@@ -40,7 +42,7 @@ def run(
     bounds = cu_seqlens.tolist()
     check_bounds(bounds, q.shape[1])
     ys, states = [v.new_zeros((1, 0, *v.shape[2:]), dtype=dtype)], [state[:0]]
-    for n, (first, end) in enumerate(zip(bounds, bounds[1:], strict=False)):
+    for n, (first, end) in enumerate(itertools.pairwise(bounds)):
         part = slice(first, end)
         y, last = _sequence(
             q[:, part], k[:, part], v[:, part].to(dtype),
