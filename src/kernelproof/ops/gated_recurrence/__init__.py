@@ -117,7 +117,8 @@ def gated_recurrence(
         check_tensors(*tensors, initial_state, cu_seqlens)
         y, state = _reference.run(*tensors, log_gates, scale, initial_state, cu_seqlens)
         return (y, state) if return_state else y
-    run = _contract.op_with_state if return_state else _contract.op  # which check the rest
+    with_gradients, without = _contract.OPS[return_state]  # which check the rest
+    run = with_gradients if _tracked((*tensors, initial_state)) else without
     result: Tensor | tuple[Tensor, Tensor] = run(
         *tensors, log_gates, float(scale), initial_state, cu_seqlens
     )
@@ -161,9 +162,7 @@ def gated_recurrence_step(
             be differentiated through. Use :func:`gated_recurrence`.
     """
     tensors = (q, k, v, gate_k, gate_v, gate_head)
-    if torch.is_grad_enabled() and any(
-        t is not None and t.requires_grad for t in (*tensors, state)
-    ):
+    if _tracked((*tensors, state)):
         raise UnsupportedError(
             "gated_recurrence_step updates the state in place and has no gradient, and a tensor "
             "requires grad; call it under torch.no_grad(), or use gated_recurrence"
@@ -179,6 +178,10 @@ def gated_recurrence_step(
         q, k, v, state, gate_k, gate_v, gate_head, log_gates, float(scale)
     )
     return result
+
+
+def _tracked(tensors: tuple[Tensor | None, ...]) -> bool:
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
 
 def _by_reference(v: Tensor, impl: str | None) -> bool:

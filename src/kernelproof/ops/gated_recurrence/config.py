@@ -14,6 +14,10 @@ _SOURCE = Path(__file__).parent / "kernel.cu"
 _ELEMENTS = {torch.float32: "float", torch.float16: "half16", torch.bfloat16: "bfloat"}
 SHARED_LIMIT = 113 * 1024  # bytes; two such blocks fit a processor of sm_90
 
+# Longer sequences all have one split of time, so that one that is cut at the end of a span and goes
+# on from the carried state gives the same bits.
+_MANY_STEPS = 64
+
 KEY_GATE, VALUE_GATE, HEAD_GATE = 1, 2, 4
 
 
@@ -143,19 +147,21 @@ def _warp(key_dim: int) -> tuple[int, int, int, int]:
 
 def _split(steps: int) -> tuple[int, int]:
     """(segments, steps of a segment) for a sequence; 8 x 16 was the best split of 128."""
-    for limit, split in ((1, (1, 1)), (8, (1, 8)), (32, (4, 8)), (64, (8, 8))):
+    for limit, split in ((1, (1, 1)), (8, (1, 8)), (32, (4, 8)), (_MANY_STEPS, (8, 8))):
         if steps <= limit:
             return split
     return 8, 16
 
 
 def _fit(config: Config, steps: int, shared_limit: int) -> Config:
-    """``config`` with its span shortened until it fits the shared memory."""
+    """``config`` with its span shortened until it fits the shared memory (for many steps as if
+    there were more than one span)."""
+    shortest = steps <= _MANY_STEPS
     while True:
         span = config.segments * config.steps
-        config = replace(config, buffers=1 if steps <= span else 2)
+        config = replace(config, buffers=1 if shortest and steps <= span else 2)
         if config.shared <= shared_limit:
-            return config
+            return replace(config, buffers=1 if steps <= span else 2)
         if config.steps > 4 or config.segments == 1:
             config = replace(config, steps=config.steps // 2)
         else:

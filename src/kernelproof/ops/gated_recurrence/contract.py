@@ -1,12 +1,14 @@
 """``torch.library`` definitions, so that ``torch.compile`` sees one opaque operator for each use.
 
 Forward comes as two operators instead of one with an optional output: a schema cannot make an
-output optional, and writing a state that nobody reads costs memory traffic. The backward operator
-returns a tensor without elements for what is not given.
+output optional, and writing a state that nobody reads costs memory traffic. Each has a twin without
+gradients, ``..._forward``, since a registered gradient costs microseconds of the host in every
+call, needed or not. The backward operator returns a tensor without elements for what is not given.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -30,8 +32,11 @@ _NAME_BACKWARD = f"{_NAME}_backward"
 _TAGS = (torch.Tag.pt2_compliant_tag,)
 _GRADIENTS = ", ".join(["Tensor"] * 7)
 
-torch.library.define(_NAME, f"({_ARGUMENTS}) -> Tensor", tags=_TAGS)
-torch.library.define(_NAME_WITH_STATE, f"({_ARGUMENTS}) -> (Tensor, Tensor)", tags=_TAGS)
+for _suffix in ("", "_forward"):
+    torch.library.define(_NAME + _suffix, f"({_ARGUMENTS}) -> Tensor", tags=_TAGS)
+    torch.library.define(
+        _NAME_WITH_STATE + _suffix, f"({_ARGUMENTS}) -> (Tensor, Tensor)", tags=_TAGS
+    )
 torch.library.define(
     _NAME_STEP, f"(Tensor q, Tensor k, Tensor v, Tensor(a!) state, {_GATES}) -> Tensor", tags=_TAGS
 )
@@ -40,6 +45,7 @@ torch.library.define(
 )
 
 
+@functools.cache
 def _launchers(device: str) -> Any:
     """The module of ``device``, imported on first use: a machine without a compiler can still
     import the operator."""
@@ -105,9 +111,7 @@ def _step(device: str, arguments: tuple[Any, ...]) -> Tensor:
     tensors = _check_step(device, arguments)
     state, log_gates, scale = arguments[3], *arguments[7:]
     check_writable(state)
-    y, _ = _launchers(device).launch(
-        *tensors, scale, state, log_gates=log_gates, state_out=state
-    )  # fmt: skip
+    y = _launchers(device).launch_step(*tensors, scale, state, log_gates)
     one: Tensor = y.squeeze(1)
     return one
 
@@ -173,18 +177,25 @@ def _no_second(ctx: Any, *_: Any) -> None:
     )
 
 
+def _register(device: str) -> None:
+    def run(*arguments: Any) -> Any:
+        return _forward(device, arguments, False)[0]
+
+    def run_with_state(*arguments: Any) -> Any:
+        return _forward(device, arguments, True)
+
+    for suffix in ("", "_forward"):
+        torch.library.impl(_NAME + suffix, device, run)
+        torch.library.impl(_NAME_WITH_STATE + suffix, device, run_with_state)
+    torch.library.impl(_NAME_STEP, device, lambda *arguments: _step(device, arguments))
+    torch.library.impl(_NAME_BACKWARD, device, lambda *arguments: _backward(device, arguments))
+
+
 for _device in ("cpu", "cuda"):
-
-    def _register(device: str = _device) -> None:
-        torch.library.impl(_NAME, device, lambda *a: _forward(device, a, False)[0])
-        torch.library.impl(_NAME_WITH_STATE, device, lambda *a: _forward(device, a, True))
-        torch.library.impl(_NAME_STEP, device, lambda *a: _step(device, a))
-        torch.library.impl(_NAME_BACKWARD, device, lambda *a: _backward(device, a))
-
-    _register()
-
-torch.library.register_fake(_NAME, _fake)
-torch.library.register_fake(_NAME_WITH_STATE, _fake_with_state)
+    _register(_device)
+for _suffix in ("", "_forward"):
+    torch.library.register_fake(_NAME + _suffix, _fake)
+    torch.library.register_fake(_NAME_WITH_STATE + _suffix, _fake_with_state)
 torch.library.register_fake(_NAME_STEP, _fake_step)
 torch.library.register_fake(_NAME_BACKWARD, _fake_backward)
 for _name in (_NAME, _NAME_WITH_STATE):
@@ -195,3 +206,8 @@ op: Any = torch.ops.kernelproof.gated_recurrence.default
 op_with_state: Any = torch.ops.kernelproof.gated_recurrence_with_state.default
 op_step: Any = torch.ops.kernelproof.gated_recurrence_step.default
 op_backward: Any = torch.ops.kernelproof.gated_recurrence_backward.default
+# By whether the state is returned: with gradients, and without.
+OPS: dict[bool, tuple[Any, Any]] = {
+    False: (op, torch.ops.kernelproof.gated_recurrence_forward.default),
+    True: (op_with_state, torch.ops.kernelproof.gated_recurrence_with_state_forward.default),
+}

@@ -75,6 +75,25 @@ def launch(
     return y, state
 
 
+def launch_step(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate_k: Tensor | None,
+    gate_v: Tensor | None,
+    gate_head: Tensor | None,
+    scale: float,
+    state: Tensor,
+    log_gates: bool = False,
+) -> Tensor:
+    """``y (B, 1, H, V)`` in v's dtype; ``state (B, H, K, V)`` is updated in place. The tensors are
+    those of `gated_recurrence_step` with an axis of time of size 1, of any strides."""
+    y, _ = launch(
+        q, k, v, gate_k, gate_v, gate_head, scale, state, log_gates=log_gates, state_out=state
+    )
+    return y
+
+
 def launch_backward(
     grad: Tensor,
     grad_state: Tensor | None,

@@ -14,9 +14,10 @@ from kernelproof.cuda import Kernel
 from kernelproof.errors import UnsupportedError
 from kernelproof.ops.gated_recurrence.config import SHARED_LIMIT, Config, choose, gate_bits
 from kernelproof.ops.gated_recurrence.cuda_backward import launch_backward
+from kernelproof.ops.gated_recurrence.cuda_step import launch_step
 from kernelproof.ops.gated_recurrence.forms import Form
 
-__all__ = ["ModelNew", "launch", "launch_backward"]
+__all__ = ["ModelNew", "launch", "launch_backward", "launch_step"]
 
 _NO_STRIDES = (0, 0, 0, 0)
 _MAX_ROWS = 1024  # of the state in one launch
@@ -51,22 +52,20 @@ def launch(
     *,
     log_gates: bool = False,
     cu_seqlens: Tensor | None = None,
-    state_out: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """``y (B, T, H, V)`` in v's dtype and, if asked for, the last state ``(N, H, K, V)`` float32.
 
     The arguments are those of :func:`kernelproof.ops.gated_recurrence.gated_recurrence`, which
     checks them; here they are taken to be valid. Any strides; nothing is copied, except that
-    K > 1024 in half precision goes through float32 copies. ``state_out`` takes the last state; for
-    a single step it may be ``initial_state`` itself.
+    K > 1024 in half precision goes through float32 copies.
 
     Raises:
         UnsupportedError: T, V or the number of blocks does not fit 32 bits.
     """
     sequences = q.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
     y = torch.empty(v.shape, dtype=v.dtype, device=v.device)
-    state = state_out
-    if with_state and state is None:
+    state = None
+    if with_state:
         shape = (sequences, v.shape[2], q.shape[3], v.shape[3])
         state = torch.empty(shape, dtype=torch.float32, device=v.device)
     if q.shape[3] == 0:

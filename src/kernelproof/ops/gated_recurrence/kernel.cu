@@ -127,7 +127,7 @@ struct Problem {
   const typename C::Gate *gate_k, *gate_v, *gate_head;
   const float* initial;  // (N, H, K, V) or null
   typename C::Element* y;
-  float* last;  // (N, H, K, V) or null; may be `initial`
+  float* last;  // (N, H, K, V) or null
   int T, H, V;
   float scale;
   Strides sq, sk, sv, sgk, sgv, sgh, si, sl;  // of the states: sequence, h, row, column

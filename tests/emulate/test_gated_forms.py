@@ -13,7 +13,13 @@ from torch import Tensor
 pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC compiles the kernels")
 
 from kernelproof.emulate.standin import Recorder, standing_in
-from kernelproof.ops.gated_recurrence import config, cuda, cuda_backward, reference
+from kernelproof.ops.gated_recurrence import (
+    config,
+    cuda,
+    cuda_backward,
+    cuda_step,
+    reference,
+)
 from kernelproof.ops.gated_recurrence.gradients import from_sums
 
 
@@ -135,7 +141,7 @@ def test_forms_and_gradients(form: dict[str, Any]) -> None:
 
 
 def test_contracts() -> None:
-    """Causal, batch-invariant, deterministic, the step in place."""
+    """Causal, batch-invariant, deterministic."""
     call = Call(40, heads=2, gates="kh", batch=2)
     (y, state), by = call.forward(), call.backward()
     later = call.part(slice(0, 40))
@@ -152,22 +158,41 @@ def test_contracts() -> None:
     for mine, all_ in zip(alone.backward(), by, strict=True):
         assert torch.equal(mine, all_[1:])
     assert all(torch.equal(a, b) for a, b in zip(call.backward(), by, strict=True))
-    carried = call.initial.clone()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "gates", "log", "sliced"),
+    [((70, 24), "kvh", False, False), ((5, 7), "v", True, False), ((33, 132), "h", False, True)],
+    ids=str,
+)
+def test_step_in_place(sizes: tuple[int, int], gates: str, log: bool, sliced: bool) -> None:
+    """Steps after steps agree with the whole; the memory around a state that is a view is left."""
+    key_dim, value_dim = sizes
+    call = Call(3, 1, 2, key_dim, value_dim, gates, batch=2, log=log)
+    wanted, last, *_ = call.exact()
+    space = torch.full((2, 2, key_dim + 1, value_dim + 3), 7.0)
+    state = space[:, :, :key_dim, 1 : value_dim + 1] if sliced else call.initial.clone()
+    state.copy_(call.initial)
+    before = space.clone()
     for t in range(3):
-        one = call.part(slice(t, t + 1), carried)
-        step, _ = emulated(
-            lambda one=one: cuda.launch(*one.tensors, 0.5, carried, state_out=carried)
-        )
-        assert distance(step, y[:, t : t + 1].double()) <= 2e-6
-    assert distance(carried, call.part(slice(0, 3)).forward()[1].double()) <= 2e-6
+        one = [None if x is None else x[:, t : t + 1] for x in call.tensors]
+        y = emulated(lambda one=one: cuda.launch_step(*one, 0.5, state, log))
+        assert distance(y, wanted[:, t : t + 1]) <= 2e-6
+    assert distance(state, last) <= 2e-6
+    if sliced:
+        before[:, :, :key_dim, 1 : value_dim + 1] = state
+    assert torch.equal(space, before)
 
 
-def test_segments_that_end_with_a_span_are_the_whole() -> None:
-    """The split of time is one for all lengths above 64; a span is 128 steps here."""
-    call = Call(200, key_dim=4, value_dim=4)
+@pytest.mark.parametrize(("key_dim", "steps", "span"), [(4, 200, 128), (24, 136, 64)])
+def test_segments_that_end_with_a_span_are_the_whole(key_dim: int, steps: int, span: int) -> None:
+    """The split of time is one for all lengths above 64."""
+    call = Call(steps, key_dim=key_dim, value_dim=4)
+    chosen = config.choose(torch.float32, torch.float32, key_dim, 4, steps, 1, 1, True, 132)
+    assert chosen.segments * chosen.steps == span
     y, state = call.forward()
-    first, carried = call.part(slice(0, 128)).forward()
-    second, last = call.part(slice(128, 200), carried).forward()
+    first, carried = call.part(slice(0, span)).forward()
+    second, last = call.part(slice(span, steps), carried).forward()
     assert torch.equal(torch.cat((first, second), 1), y) and torch.equal(last, state)
 
 
@@ -209,6 +234,8 @@ def test_sources_compile() -> None:
     float_, half = torch.float32, torch.bfloat16
     chosen = config.choose(half, float_, 64, 64, 1 << 20, 8, 5, True, 132)
     assert chosen.kernel("packed").compile("sm_90a")
+    alone = "float, float, 3, 4, 32"
+    assert cuda_step._kernel(alone).compile("sm_90a")
     for gates, warps, log in ((7, 4, False), (1, 1, True)):
         kernel = cuda_backward._kernel(half, float_, log, gates, warps)
         code, _, said = kernel.compile_verbose("sm_90a")
