@@ -32,13 +32,19 @@ struct Piece {
   Real *history;  // (steps, BLOCK, W): states before each step
   int64_t steps;
   Real scale;
-  bool by_row, by_column;  // which sums over S_{t-1} * D_t are wanted
 };
 
-// R rows of a tile forward through a piece. RECORD: keep the states, and collect dq.
-template <int R, bool KEY_GATE, bool COLUMN_GATE, bool RECORD>
-__attribute__((noinline)) void forward(const Piece& p, const Tile& x, int64_t row, bool first,
-                                       Real* state) {
+// Which gates there are. All that depends on it is decided by the compiler: these loops are long.
+template <bool KEY_, bool VALUE_, bool HEAD_>
+struct Gates {
+  static constexpr bool KEY = KEY_, VALUE = VALUE_, COLUMN = VALUE_ || HEAD_, ROW = KEY_ || HEAD_;
+};
+
+// R rows of a tile forward through a piece. RECORD: keep the states, and collect dq; the FIRST tile
+// sets the sums that others add to.
+template <int R, class G, bool RECORD, bool FIRST>
+__attribute__((noinline)) void forward(const Piece& p, const Tile& x, int64_t row, Real* state) {
+  constexpr bool KEY_GATE = G::KEY, COLUMN_GATE = G::COLUMN;
   Vec s[R];
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) s[r] = load(state + r * W);
@@ -58,7 +64,7 @@ __attribute__((noinline)) void forward(const Piece& p, const Tile& x, int64_t ro
       s[r] = old + v * k[r];
       if (RECORD) {
         const Vec part = s[r] * grad;
-        store(p.parts + place, first ? part : load(p.parts + place) + part);
+        store(p.parts + place, FIRST ? part : load(p.parts + place) + part);
       }
     }
   }
@@ -77,9 +83,9 @@ inline Vec in_range(Vec x) {
 
 // R rows of a tile back through a piece: `d` holds the gradient by the state after the last step
 // that reaches it through later steps, and then that by the state before the first.
-template <int R, bool KEY_GATE, bool COLUMN_GATE>
-__attribute__((noinline)) void backward(const Piece& p, const Tile& x, int64_t row, bool first,
-                                        Real* d) {
+template <int R, class G, bool FIRST>
+__attribute__((noinline)) void backward(const Piece& p, const Tile& x, int64_t row, Real* d) {
+  constexpr bool KEY_GATE = G::KEY, COLUMN_GATE = G::COLUMN;
   Vec s[R];
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) s[r] = load(d + r * W);
@@ -89,8 +95,7 @@ __attribute__((noinline)) void backward(const Piece& p, const Tile& x, int64_t r
     const Real *gk = KEY_GATE ? p.gate_k.at + t * p.gate_k.step + row : nullptr;
     const Vec v = load(x.v.at + t * x.v.step), grad = load(x.grad.at + t * x.grad.step);
     const Vec g = COLUMN_GATE ? load(x.gate.at + t * x.gate.step) : Vec{};
-    const bool values = x.values.at != nullptr;
-    const Vec gv = values ? load(x.values.at + t * x.values.step) : Vec{};
+    const Vec gv = G::VALUE ? load(x.values.at + t * x.values.step) : Vec{};
     Vec dv = load(x.dv + t * W), by_column = {};
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
@@ -99,20 +104,20 @@ __attribute__((noinline)) void backward(const Piece& p, const Tile& x, int64_t r
       const Vec gates = load(p.history + place) * now;
       Real* const to = p.parts + place;
       const Vec by_key = now * v;
-      store(to + ALL, first ? by_key : load(to + ALL) + by_key);
-      if (p.by_row) {
-        const Vec part = values ? gates * gv : gates;
-        store(to + 2 * ALL, first ? part : load(to + 2 * ALL) + part);
+      store(to + ALL, FIRST ? by_key : load(to + ALL) + by_key);
+      if (G::ROW) {
+        const Vec part = G::VALUE ? gates * gv : gates;
+        store(to + 2 * ALL, FIRST ? part : load(to + 2 * ALL) + part);
       }
       dv += now * k[r];
-      by_column += KEY_GATE ? gates * gk[r] : gates;
+      if (G::VALUE) by_column += KEY_GATE ? gates * gk[r] : gates;
       Vec before = now;
       if (KEY_GATE) before = before * gk[r];
-      if (COLUMN_GATE) before = before * g;
+      if (COLUMN_GATE) before = (KEY_GATE ? in_range(before) : before) * g;
       s[r] = before;
     }
     store(x.dv + t * W, dv);
-    if (p.by_column) store(x.by_column + t * W, load(x.by_column + t * W) + by_column);
+    if (G::VALUE) store(x.by_column + t * W, load(x.by_column + t * W) + by_column);
   }
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) store(d + r * W, in_range(s[r]));
@@ -128,9 +133,13 @@ struct Pointers {
 };
 
 inline Real sum_of(const Real* x) {
-  Real sum = 0;
-  for (int j = 0; j < W; ++j) sum += x[j];
-  return sum;
+  Real sum[W];
+  std::memcpy(sum, x, sizeof sum);
+#pragma GCC unroll 8
+  for (int half = W / 2; half > 0; half /= 2)
+#pragma GCC unroll 8
+    for (int j = 0; j < half; ++j) sum[j] += sum[j + half];
+  return sum[0];
 }
 
 struct Task {
@@ -144,9 +153,9 @@ struct Task {
   int64_t matrix() const { return tiles * n.K * W; }
   int width(int64_t x) const { return int(n.V - x * W < W ? n.V - x * W : W); }
   Piece piece_at(int64_t done, bool with_gradient) const;
-  template <bool KEY_GATE, bool COLUMN_GATE>
+  template <class G>
   void walk() const;
-  template <int R, bool KEY_GATE, bool COLUMN_GATE>
+  template <int R, class G>
   void rows_back(const Piece& piece, int64_t row, const Real* start, int64_t token) const;
   void columns_out(const Piece& piece, int64_t token) const;
 };
@@ -158,7 +167,6 @@ Piece Task::piece_at(int64_t done, bool with_gradient) const {
   Piece piece{};
   piece.steps = span.steps - done < PIECE ? span.steps - done : PIECE;
   piece.parts = parts, piece.history = history, piece.scale = p.scale;
-  piece.by_row = p.by_row != nullptr, piece.by_column = p.by_column != nullptr;
   const int64_t steps = piece.steps;
   piece.k = rows(at(p.k, e, n.k, b, t0, key_head, 0), n.element, n.k, steps, n.K, packed);
   if (with_gradient)
@@ -196,14 +204,19 @@ Piece Task::piece_at(int64_t done, bool with_gradient) const {
 }
 
 // R rows of all tiles through a piece, forward and back; their sums over columns to memory.
-template <int R, bool KEY_GATE, bool COLUMN_GATE>
+template <int R, class G>
 void Task::rows_back(const Piece& piece, int64_t row, const Real* start, int64_t token) const {
   Real state[R * W];
   for (int64_t x = 0; x < tiles; ++x) {
     const int64_t place = (x * n.K + row) * W;
     std::memcpy(state, start + place, sizeof state);
-    forward<R, KEY_GATE, COLUMN_GATE, true>(piece, tile[x], row, x == 0, state);
-    backward<R, KEY_GATE, COLUMN_GATE>(piece, tile[x], row, x == 0, gradient + place);
+    if (x == 0) {
+      forward<R, G, true, true>(piece, tile[x], row, state);
+      backward<R, G, true>(piece, tile[x], row, gradient + place);
+    } else {
+      forward<R, G, true, false>(piece, tile[x], row, state);
+      backward<R, G, false>(piece, tile[x], row, gradient + place);
+    }
   }
   const int64_t all = int64_t(PIECE) * BLOCK * W;
   for (int64_t t = 0; t < piece.steps; ++t)
@@ -212,7 +225,7 @@ void Task::rows_back(const Piece& piece, int64_t row, const Real* start, int64_t
       const int64_t to = ((token + t) * n.H + h) * n.K + row + r;
       p.dq[to] = p.scale * sum_of(part);
       p.dk[to] = sum_of(part + all);
-      if (piece.by_row) p.by_row[to] = sum_of(part + 2 * all);
+      if (G::ROW) p.by_row[to] = sum_of(part + 2 * all);
     }
 }
 
@@ -221,12 +234,12 @@ void Task::columns_out(const Piece& piece, int64_t token) const {
     for (int64_t t = 0; t < piece.steps; ++t) {
       const int64_t to = ((token + t) * n.H + h) * n.V + x * W;
       std::memcpy(p.dv + to, tile[x].dv + t * W, width(x) * sizeof(Real));
-      if (piece.by_column)
+      if (p.by_column != nullptr)
         std::memcpy(p.by_column + to, tile[x].by_column + t * W, width(x) * sizeof(Real));
     }
 }
 
-template <bool KEY_GATE, bool COLUMN_GATE>
+template <class G>
 void Task::walk() const {
   const int64_t pieces = (span.steps + PIECE - 1) / PIECE;
   for (int64_t i = 0; i < pieces; ++i) {
@@ -237,9 +250,9 @@ void Task::walk() const {
       Real* const state = states + x * n.K * W;
       int64_t row = 0;
       for (; n.K - row >= BLOCK; row += BLOCK)
-        forward<BLOCK, KEY_GATE, COLUMN_GATE, false>(piece, tile[x], row, false, state + row * W);
+        forward<BLOCK, G, false, false>(piece, tile[x], row, state + row * W);
       for (; row < n.K; ++row)
-        forward<1, KEY_GATE, COLUMN_GATE, false>(piece, tile[x], row, false, state + row * W);
+        forward<1, G, false, false>(piece, tile[x], row, state + row * W);
     }
   }
   for (int64_t i = pieces - 1; i >= 0; --i) {
@@ -248,8 +261,8 @@ void Task::walk() const {
     const int64_t token = span.b * n.T + span.t0 + i * PIECE;
     int64_t row = 0;
     for (; n.K - row >= BLOCK; row += BLOCK)
-      rows_back<BLOCK, KEY_GATE, COLUMN_GATE>(piece, row, start, token);
-    for (; row < n.K; ++row) rows_back<1, KEY_GATE, COLUMN_GATE>(piece, row, start, token);
+      rows_back<BLOCK, G>(piece, row, start, token);
+    for (; row < n.K; ++row) rows_back<1, G>(piece, row, start, token);
     columns_out(piece, token);
   }
 }
@@ -273,11 +286,17 @@ void task(const Plan& n, const Pointers& p, int64_t sequence, int64_t h, int64_t
     load_state(p.grad_last == nullptr ? nullptr : p.grad_last + place(n.last), n.last, n.K,
                t.width(x), gradient + x * n.K * W);
   }
-  const bool columns_gated = p.gate_v != nullptr || p.gate_head != nullptr;
-  if (p.gate_k != nullptr && columns_gated) t.walk<true, true>();
-  else if (p.gate_k != nullptr) t.walk<true, false>();
-  else if (columns_gated) t.walk<false, true>();
-  else t.walk<false, false>();
+  const int gates = (p.gate_k != nullptr) + 2 * (p.gate_v != nullptr) + 4 * (p.gate_head != nullptr);
+  switch (gates) {
+    case 0: t.walk<Gates<false, false, false>>(); break;
+    case 1: t.walk<Gates<true, false, false>>(); break;
+    case 2: t.walk<Gates<false, true, false>>(); break;
+    case 3: t.walk<Gates<true, true, false>>(); break;
+    case 4: t.walk<Gates<false, false, true>>(); break;
+    case 5: t.walk<Gates<true, false, true>>(); break;
+    case 6: t.walk<Gates<false, true, true>>(); break;
+    default: t.walk<Gates<true, true, true>>();
+  }
   if (p.d_initial == nullptr) return;
   const Strides out{n.H * n.K * n.V, n.K * n.V, n.V, 1};
   for (int64_t x = 0; x < tiles; ++x)

@@ -17,12 +17,14 @@ struct Piece {
   int64_t steps;
 };
 
-// R rows of one tile through the steps of a piece; the first rows of a tile set y, others add.
+// R rows of one tile, `apart` Reals from one to the next, through the steps of a piece; the first
+// rows of a tile set y, others add.
 template <int R, bool KEY_GATE, bool COLUMN_GATE>
-__attribute__((noinline)) void advance(const Piece& p, int64_t row, Real* state) {
+__attribute__((noinline)) void advance(const Piece& p, int64_t row, Real* state, ptrdiff_t apart) {
+  state += row * apart;
   Vec s[R];
 #pragma GCC unroll 32
-  for (int r = 0; r < R; ++r) s[r] = load(state + r * W);
+  for (int r = 0; r < R; ++r) s[r] = load(state + r * apart);
   const Real *q = p.q.at + row, *k = p.k.at + row, *gk = KEY_GATE ? p.gate_k.at + row : nullptr;
   const Real *v_at = p.v.at, *g_at = p.gate.at;
   Real* y = p.y;
@@ -47,22 +49,21 @@ __attribute__((noinline)) void advance(const Piece& p, int64_t row, Real* state)
     if (COLUMN_GATE) g_at += p.gate.step;
   }
 #pragma GCC unroll 32
-  for (int r = 0; r < R; ++r) store(state + r * W, s[r]);
+  for (int r = 0; r < R; ++r) store(state + r * apart, s[r]);
 }
 
 // All K rows of one tile. Blocks of exact size instead of padded rows: a padded row would turn
 // an infinite gate into NaN.
 template <bool KEY_GATE, bool COLUMN_GATE>
-void advance_all(const Piece& p, int64_t K, Real* state) {
+void advance_all(const Piece& p, int64_t K, Real* state, ptrdiff_t apart) {
   int64_t row = 0;
-  for (; K - row >= ROWS; row += ROWS)
-    advance<ROWS, KEY_GATE, COLUMN_GATE>(p, row, state + row * W);
-  for (; K - row >= 8; row += 8) advance<8, KEY_GATE, COLUMN_GATE>(p, row, state + row * W);
+  for (; K - row >= ROWS; row += ROWS) advance<ROWS, KEY_GATE, COLUMN_GATE>(p, row, state, apart);
+  for (; K - row >= 8; row += 8) advance<8, KEY_GATE, COLUMN_GATE>(p, row, state, apart);
   if (K - row >= 4) {
-    advance<4, KEY_GATE, COLUMN_GATE>(p, row, state + row * W);
+    advance<4, KEY_GATE, COLUMN_GATE>(p, row, state, apart);
     row += 4;
   }
-  for (; row < K; ++row) advance<1, KEY_GATE, COLUMN_GATE>(p, row, state + row * W);
+  for (; row < K; ++row) advance<1, KEY_GATE, COLUMN_GATE>(p, row, state, apart);
 }
 
 struct Pointers {
@@ -117,9 +118,13 @@ void task(const Plan& n, const Pointers& p, int64_t sequence, int64_t h, int64_t
     return sequence * s.b + h * s.t + (first + x) * W * s.d;
   };
 
+  // A state that is updated in place stays where it is, but for a last tile that is not whole.
+  const bool in_place = p.last != nullptr && p.last == p.initial && n.last.d == 1;
+  auto stays = [&](int64_t x) { return in_place && columns_of(x) == W; };
   for (int64_t x = 0; x < tiles; ++x)
-    load_state(p.initial == nullptr ? nullptr : p.initial + offset(n.initial, x), n.initial, n.K,
-               columns_of(x), states + x * n.K * W);
+    if (!stays(x))
+      load_state(p.initial == nullptr ? nullptr : p.initial + offset(n.initial, x), n.initial, n.K,
+                 columns_of(x), states + x * n.K * W);
 
   Piece piece{};
   piece.y = y;
@@ -139,11 +144,12 @@ void task(const Plan& n, const Pointers& p, int64_t sequence, int64_t h, int64_t
       piece.v = tile(at(p.v, e, n.v, b, t0, h, column), n.element, n.v, piece.steps, columns, v);
       if (with_column_gate)
         piece.gate = column_gate(n, p, b, h, column, columns, t0, piece.steps, gate);
-      Real* const state = states + x * n.K * W;
-      if (key_gate && with_column_gate) advance_all<true, true>(piece, n.K, state);
-      else if (key_gate) advance_all<true, false>(piece, n.K, state);
-      else if (with_column_gate) advance_all<false, true>(piece, n.K, state);
-      else advance_all<false, false>(piece, n.K, state);
+      Real* const state = stays(x) ? p.last + offset(n.last, x) : states + x * n.K * W;
+      const ptrdiff_t apart = stays(x) ? n.last.h : W;
+      if (key_gate && with_column_gate) advance_all<true, true>(piece, n.K, state, apart);
+      else if (key_gate) advance_all<true, false>(piece, n.K, state, apart);
+      else if (with_column_gate) advance_all<false, true>(piece, n.K, state, apart);
+      else advance_all<false, false>(piece, n.K, state, apart);
       const int64_t out = ((b * n.T + t0) * n.H + h) * n.V + column;
       e.write(y, p.scale, piece.steps, columns, static_cast<char*>(p.y) + out * e.size, n.H * n.V);
     }
@@ -151,7 +157,8 @@ void task(const Plan& n, const Pointers& p, int64_t sequence, int64_t h, int64_t
 
   if (p.last == nullptr) return;
   for (int64_t x = 0; x < tiles; ++x)
-    store_state(states + x * n.K * W, n.last, n.K, columns_of(x), p.last + offset(n.last, x));
+    if (!stays(x))
+      store_state(states + x * n.K * W, n.last, n.K, columns_of(x), p.last + offset(n.last, x));
 }
 
 int run(const Plan& n, const Pointers& p) {
@@ -185,7 +192,7 @@ int run(const Plan& n, const Pointers& p) {
 }  // namespace
 
 // Returns 0, or 1 where scratch memory could not be had (y is then incomplete). `last` may be
-// `initial` itself: a task reads its part of the state first and writes it last.
+// `initial` itself, with its strides: the state is then updated in place.
 extern "C" int gated_recurrence(const int64_t* plan, const void* q, const void* k, const void* v,
                                 const void* gate_k, const void* gate_v, const void* gate_head,
                                 const Real* initial, const int64_t* bounds, void* y, Real* last,
