@@ -7,6 +7,7 @@ python benchmarks/emulate_mutations.py [OPERATOR]
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -120,6 +121,8 @@ def rows(only: str = "") -> Iterator[dict[str, Any]]:
         text = (OPS / name / "kernel.cu").read_text()
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "kernel.cu"
+            for header in (OPS / name).glob("*.cuh"):
+                shutil.copy(header, folder)
             for line, removed, changed in [(0, "nothing", text), *mutants(text)]:
                 path.write_text(changed)
                 removed = removed.removesuffix(";").replace('asm volatile("', "").split(';"')[0]

@@ -1,4 +1,4 @@
-"""examples/recall.py: it learns, and generating step by step gives the logits of whole sequences."""
+"""examples/recall.py learns, and generates step by step with the logits of whole sequences."""
 
 from __future__ import annotations
 

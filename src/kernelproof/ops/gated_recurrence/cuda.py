@@ -72,11 +72,11 @@ def launch(
         return y.zero_(), state
     if (y.numel() == 0 and (state is None or state.numel() == 0)) or sequences == 0:
         return y, state
-    call = _Call(q, k, v, gate_k, gate_v, gate_head, initial_state, state, log_gates, cu_seqlens)
+    call = (q, k, v, gate_k, gate_v, gate_head, initial_state, state, log_gates, cu_seqlens)
     if q.shape[3] > _MAX_ROWS:
-        _launch_row_blocks(call, scale, y)
+        _launch_row_blocks(_Call(*call), scale, y)
     else:
-        _launch(call, scale, y)
+        _launch(*call, scale, y)
     return y, state
 
 
@@ -133,14 +133,28 @@ def _launch_row_blocks(call: _Call, scale: float, y: Tensor) -> None:
             initial=None if call.initial is None else call.initial[:, :, rows],
             last=None if call.last is None else call.last[:, :, rows],
         )
-        _launch(block, scale, part)
+        _launch(*block, scale, part)
         total += part
     y.copy_(total)
 
 
-def _launch(call: _Call, scale: float, y: Tensor) -> None:
-    plan = _plan_of(call)
-    q, k, v, gate_k, gate_v, gate_head, initial, last, _, cu_seqlens = call
+def _launch(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate_k: Tensor | None,
+    gate_v: Tensor | None,
+    gate_head: Tensor | None,
+    initial: Tensor | None,
+    last: Tensor | None,
+    log_gates: bool,
+    cu_seqlens: Tensor | None,
+    scale: float,
+    y: Tensor,
+) -> None:
+    plan = _plan_of(
+        q, k, v, gate_k, gate_v, gate_head, initial, last, log_gates, cu_seqlens
+    )  # fmt: skip
     bounds = () if cu_seqlens is None else (cu_seqlens, int(cu_seqlens.dtype == torch.int64))
     plan.kernel(
         q, k, v, gate_k, gate_v, gate_head, initial, y, last, *plan.numbers, float(scale),
@@ -148,8 +162,18 @@ def _launch(call: _Call, scale: float, y: Tensor) -> None:
     )  # fmt: skip
 
 
-def _plan_of(call: _Call) -> _Plan:
-    q, k, v, gate_k, gate_v, gate_head, initial, last, log_gates, cu_seqlens = call
+def _plan_of(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate_k: Tensor | None,
+    gate_v: Tensor | None,
+    gate_head: Tensor | None,
+    initial: Tensor | None,
+    last: Tensor | None,
+    log_gates: bool,
+    cu_seqlens: Tensor | None,
+) -> _Plan:
     gate = gate_v if gate_v is not None else gate_k if gate_k is not None else gate_head
     addresses = q.data_ptr() | k.data_ptr() | v.data_ptr()
     if gate_k is not None:
@@ -271,9 +295,7 @@ def describe(
         return "no kernel, because a state without rows makes y zero"
     q, k = q[..., :_MAX_ROWS], k[..., :_MAX_ROWS]
     gate_k = None if gate_k is None else gate_k[..., :_MAX_ROWS]
-    plan = _plan_of(
-        _Call(q, k, v, gate_k, gate_v, gate_head, None, None, log_gates, cu_seqlens)
-    )  # fmt: skip
+    plan = _plan_of(q, k, v, gate_k, gate_v, gate_head, None, None, log_gates, cu_seqlens)
     c = plan.config
     reads = "four elements at a time" if c.wide else "element by element (strides or alignment)"
     split = (

@@ -68,23 +68,27 @@ __global__ void __launch_bounds__(THREADS)
   state += b * state_b + h * state_t + column * state_d;
 
   for (int row = first; row < K && exists; row += AHEAD * C::ROWS) {
-    float x[AHEAD][WIDTH];
-#pragma unroll
-    for (int a = 0; a < AHEAD; ++a)
-      if (row + a * C::ROWS < K) read<WIDTH>(state + (row + a * C::ROWS) * state_h, x[a]);
+    // All loads before the first use.
+    float x[AHEAD][WIDTH], key[AHEAD], query[AHEAD], gate[AHEAD];
 #pragma unroll
     for (int a = 0; a < AHEAD; ++a) {
       const int64 i = row + a * C::ROWS;
       if (i >= K) break;
-      const float key = to_float(k[i * k_d]), query = to_float(q[i * q_d]);
-      const float gate = C::KEY_GATE ? to_float(gate_k[i * gate_k_d]) : 1.0f;
+      read<WIDTH>(state + i * state_h, x[a]);
+      key[a] = to_float(k[i * k_d]), query[a] = to_float(q[i * q_d]);
+      gate[a] = C::KEY_GATE ? to_float(gate_k[i * gate_k_d]) : 1.0f;
+    }
+#pragma unroll
+    for (int a = 0; a < AHEAD; ++a) {
+      const int64 i = row + a * C::ROWS;
+      if (i >= K) break;
 #pragma unroll
       for (int c = 0; c < WIDTH; ++c) {
         float old = x[a][c];
-        if (C::KEY_GATE) old *= gate;
+        if (C::KEY_GATE) old *= gate[a];
         if (C::COLUMN_GATE) old *= gates[c];
-        x[a][c] = fmaf(key, values[c], old);
-        sum[c] = fmaf(query, x[a][c], sum[c]);
+        x[a][c] = fmaf(key[a], values[c], old);
+        sum[c] = fmaf(query[a], x[a][c], sum[c]);
       }
       write<WIDTH>(state + i * state_h, x[a]);
     }
