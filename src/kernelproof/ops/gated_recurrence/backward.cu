@@ -227,9 +227,9 @@ __device__ __forceinline__ void backward(const Problem<C>& p, const Work<C>& w, 
         if (C::VALUE_GATE)
           by_column[c] = C::KEY_GATE ? fmaf(gates, gate_k, by_column[c]) : by_column[c] + gates;
         float before = now;
-        if (C::KEY_GATE) before *= gate_k;
-        if (C::COLUMN_GATE) before *= s.gate[u][column + c];
-        d[x][c] = in_range(before);
+        if (C::KEY_GATE) before = in_range(before * gate_k);
+        if (C::COLUMN_GATE) before = in_range(before * s.gate[u][column + c]);
+        d[x][c] = before;
       }
     }
     s.sums[u][1][warp][row_of(lane)] = sum_of_row(dk, lane);
