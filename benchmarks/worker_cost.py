@@ -1,24 +1,29 @@
 """What the worker process costs: judging with it against judging in one process, and a cold start.
 
-python benchmarks/worker_cost.py [--rounds N] [--json]
+python benchmarks/worker_cost.py [--rounds N] [--out FILE]
 
 In one process means that the same code (`worker.child.Host`) is called directly: no server, no
-copy over a socket, no limits. Both are run in turns; the server is warm, each round takes a new
-worker. Times in seconds, medians.
+copy over a socket, no limits. Checks in that way, with a warm worker, and with a new worker of a
+warm server are run in turns. Times in seconds of the wall clock: medians, and the median of the
+ratios within a round, which a load from outside moves least. One process for each problem: the
+audit hook of an in-process candidate stays for as long as its process.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from kernelproof import candidate, openmp, problem
+from kernelproof.environment import capture
 from kernelproof.pipeline import Options, find_candidate
 
 FOUNDING = ("mla_kv", "int8_attention", "gated_recurrence")
@@ -56,25 +61,35 @@ def compared(name: str, rounds: int) -> dict[str, float]:
     reference = problem.load(name)
     found = candidate.load(find_candidate(reference.problem.path, "cpu"))
     plan = Plan(seeds=SEEDS, level="default")
+    inside = InProcess(found)
 
-    def direct() -> None:
-        assert check(reference, InProcess(found), plan).status == "pass"
+    def checked(subject: Any) -> None:
+        assert check(reference, subject, plan).status == "pass"
 
-    def worker() -> None:
+    def new_worker() -> None:
         with CandidateProcess(found, "cpu", Options()) as subject:
-            assert check(reference, subject, plan).status == "pass"
+            checked(subject)
 
-    taken: dict[str, list[float]] = {"direct": [], "worker": []}
-    ways: list[tuple[str, Callable[[], None]]] = [("direct", direct), ("worker", worker)]
-    for _, way in ways:
-        way()  # builds, imports and the server
-    for number in range(rounds):
-        for label, way in ways if number % 2 else reversed(ways):
-            started = time.perf_counter()
-            way()
-            taken[label].append(time.perf_counter() - started)
-    medians = {label: statistics.median(times) for label, times in taken.items()}
-    return {**medians, "ratio": medians["worker"] / medians["direct"]}
+    with CandidateProcess(found, "cpu", Options()) as kept:
+        ways: list[tuple[str, Callable[[], None]]] = [
+            ("in process", lambda: checked(inside)),
+            ("warm worker", lambda: checked(kept)),
+            ("new worker", new_worker),
+        ]
+        taken: dict[str, list[float]] = {label: [] for label, _ in ways}
+        for _, way in ways:
+            way()  # builds, imports and the server
+        for number in range(rounds):
+            turn = number % len(ways)
+            for label, way in ways[turn:] + ways[:turn]:
+                started = time.perf_counter()
+                way()
+                taken[label].append(time.perf_counter() - started)
+    figures = {label: statistics.median(times) for label, times in taken.items()}
+    for label in ("warm worker", "new worker"):
+        ratios = [a / b for a, b in zip(taken[label], taken["in process"], strict=True)]
+        figures[f"{label} / in process"] = statistics.median(ratios)
+    return figures
 
 
 def cold(rounds: int) -> dict[str, float]:
@@ -99,17 +114,27 @@ def cold(rounds: int) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--out", type=Path, help="a file for the results, as JSON")
+    parser.add_argument("--problem", choices=FOUNDING, help=argparse.SUPPRESS)
     given = parser.parse_args()
     openmp.wait_passively()
-    found = {"cold start": cold(given.rounds)}
-    found |= {name: compared(name, given.rounds) for name in FOUNDING}
-    if given.json:
-        print(json.dumps(found, indent=1))
+    if given.problem:
+        print(json.dumps(compared(given.problem, given.rounds)))
         return
+    found: dict[str, Any] = {"cold start": cold(given.rounds)}
+    for name in FOUNDING:
+        command = [sys.executable, __file__, "--problem", name, "--rounds", str(given.rounds)]
+        out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+        found[name] = json.loads(out.splitlines()[-1])
     for name, figures in found.items():
-        print(f"{name:18}" + ", ".join(f"{label} {x:.2f}" for label, x in figures.items()))
+        print(f"{name:18}" + ", ".join(f"{label} {x:.3f}" for label, x in figures.items()))
+    if given.out:
+        about = {
+            "date": datetime.date.today().isoformat(), "rounds": given.rounds,
+            "environment": capture().model_dump(mode="json"), "seconds": found,
+        }  # fmt: skip
+        given.out.write_text(json.dumps(about, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Where kernelproof keeps its files: the one environment variable it reads is read here."""
+"""Where kernelproof keeps its files."""
 
 from __future__ import annotations
 
