@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernelproof import problem
+from kernelproof import candidate, problem
 from kernelproof.errors import CandidateNotFound, ProblemError
 from kernelproof.resize import shrink, size_constants, variations, with_sizes
 
@@ -223,3 +223,16 @@ def test_other_sizes_are_problems_of_their_own(tmp_path: Path) -> None:
         module = other.module
         module.Model(*other.init_args(case)[0])(*other.inputs(case))
     assert problem.load("rms_norm").other_sizes() == []
+
+
+def test_an_operator_may_have_further_problems(tmp_path: Path) -> None:
+    """`problem_forms.py` beside `problem.py` is `<operator>_forms`, judged with its kernels."""
+    loaded = problem.load("gated_recurrence_forms").problem
+    assert loaded.name == "gated_recurrence_forms"
+    found = candidate.find(loaded.path, "cpu")
+    assert found == Path(loaded.path).with_name("cpu.py") and found.is_file()
+    alone = tmp_path / "problem_alone.py"
+    alone.write_text(PLAIN)
+    assert problem.load(alone).problem.name == "problem_alone"
+    (tmp_path / "cpu.py").write_text("")
+    assert candidate.find(str(alone), "cpu") == Path("cpu")

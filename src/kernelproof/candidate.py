@@ -62,7 +62,8 @@ def find(problem_path: str, where: str | Path) -> Path:
     """A path, or for a shipped operator the name of one of its kernels, such as ``cuda``."""
     path = Path(where)
     beside = Path(problem_path).parent / f"{where}.py"
-    if not path.exists() and Path(problem_path).name == "problem.py" and beside.is_file():
+    operator = Path(problem_path).with_name("problem.py").is_file()  # its further problems too
+    if not path.exists() and operator and beside.is_file():
         return beside
     return path
 

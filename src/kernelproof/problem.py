@@ -171,9 +171,8 @@ def load(
     if not callable(getattr(module, "get_inputs", None)):
         raise ProblemError(f"{path} has no function `get_inputs`; a problem needs it")
     tolerance = getattr(module, "TOLERANCE", None) or {}
-    name = path.parent.name if path.name == "problem.py" else path.stem
     problem = Problem(
-        name=name,
+        name=_name(path),
         path=str(path),
         digest=hashlib.sha256(path.read_bytes()).hexdigest()[:32],
         sizes=sizes,
@@ -205,11 +204,20 @@ def find(where: str | Path) -> Path:
 def known_problems() -> dict[str, Path]:
     """Name -> file of every problem that comes with kernelproof."""
     package = Path(__file__).parent
-    found = {p.parent.name: p for p in package.glob("ops/[!_]*/problem.py")}
+    found = {_name(p): p for p in package.glob("ops/[!_]*/problem*.py")}
     # In a wheel the problems lie inside the package, in a checkout beside `src`.
     for folder in (package / "problems", package.parents[1] / "problems"):
         found |= {p.stem: p for p in folder.glob("[!_]*.py")}
     return found
+
+
+def _name(path: Path) -> str:
+    """Of a problem file. ``problem.py`` has the name of its folder; an operator's further problems,
+    such as ``problem_forms.py``, have it with what follows."""
+    first, _, rest = path.stem.partition("_")
+    if first != "problem" or (rest and not (path.parent / "problem.py").is_file()):
+        return path.stem
+    return f"{path.parent.name}_{rest}" if rest else path.parent.name
 
 
 def shipped_operators() -> dict[str, Path]:

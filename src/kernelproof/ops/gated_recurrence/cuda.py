@@ -5,156 +5,25 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from kernelproof.cuda import Kernel
 from kernelproof.errors import UnsupportedError
+from kernelproof.ops.gated_recurrence.config import SHARED_LIMIT, Config, choose, gate_bits
+from kernelproof.ops.gated_recurrence.cuda_backward import launch_backward
+from kernelproof.ops.gated_recurrence.cuda_step import launch_step
+from kernelproof.ops.gated_recurrence.forms import Form
 
-_SOURCE = Path(__file__).parent / "kernel.cu"
-_ELEMENTS = {torch.float32: "float", torch.float16: "half16", torch.bfloat16: "bfloat"}
+__all__ = ["ModelNew", "launch", "launch_backward", "launch_step"]
+
 _NO_STRIDES = (0, 0, 0, 0)
-_SHARED_LIMIT = 113 * 1024  # bytes; two such blocks fit a processor of sm_90
 _MAX_ROWS = 1024  # of the state in one launch
 _MAX_INT = 2**31 - 1
-
-KEY_GATE, VALUE_GATE, HEAD_GATE = 1, 2, 4
-
-
-@dataclass(frozen=True)
-class Config:
-    """The template arguments of ``kernel.cu``, whose header says what they mean."""
-
-    element: torch.dtype
-    gate: torch.dtype
-    key_dim: int
-    lanes: int
-    rows: int
-    cols: int
-    segments: int
-    groups: int
-    steps: int
-    buffers: int
-    gates: int
-    wide: bool
-
-    @property
-    def tile(self) -> int:
-        """Columns of the state per block."""
-        return self.groups * (32 // self.lanes) * self.cols
-
-    @property
-    def threads(self) -> int:
-        return 32 * self.segments * self.groups
-
-    @property
-    def shared(self) -> int:
-        """Bytes of shared memory per block."""
-        span = self.segments * self.steps
-        row = -(-self.key_dim // 4) * 4
-        state = self.rows * self.cols
-        by_row, by_column = bool(self.gates & KEY_GATE), bool(self.gates & ~KEY_GATE)
-        stage = span * row * (2 + by_row)
-        stage += span * self.tile * (2 if self.gates & VALUE_GATE else 1)
-        stage += -(-span // 4) * 4 if self.gates & HEAD_GATE else 0
-        decay = by_row * self.rows + by_column * self.cols
-        ends = 32 * (self.segments - 1) * self.groups * (state + decay)
-        carry = 32 * self.groups * state
-        partial = self.lanes + 4 if self.lanes >= 8 else self.lanes
-        partials = span * self.tile * partial
-        return 4 * (self.buffers * (stage + ends) + 2 * carry + partials)
-
-    def kernel(self, strided: bool) -> Kernel:
-        """The instance for tensors of any strides, or the one for contiguous tensors."""
-        return _kernel(self, strided)
-
-
-@functools.cache
-def _kernel(config: Config, strided: bool) -> Kernel:
-    c = config
-    numbers = (
-        c.key_dim, c.lanes, c.rows, c.cols, c.segments, c.groups, c.steps, c.buffers, c.gates,
-    )  # fmt: skip
-    arguments = [_ELEMENTS[c.element], _ELEMENTS[c.gate], *map(str, numbers)]
-    arguments += ["true" if c.wide else "false", str(c.shared)]
-    entry = "strided" if strided else "contiguous"
-    return Kernel(_SOURCE, f"{entry}<Config<{', '.join(arguments)}>>")
-
-
-def choose(
-    element: torch.dtype,
-    gate: torch.dtype,
-    key_dim: int,
-    value_dim: int,
-    steps: int,
-    heads: int,
-    gates: int,
-    wide: bool,
-    processors: int,
-    shared_limit: int = _SHARED_LIMIT,
-) -> Config:
-    """The configuration for a problem; ``heads`` counts those of all batches.
-
-    How time is split decides the rounding, so it depends on the sizes of one head alone: the
-    result of a sequence does not change with the batch that it is in. Only ``groups`` (columns of
-    a block) looks at ``heads``. ``shared_limit`` is in bytes per block.
-    """
-    lanes, rows, cols, groups = _warp(key_dim)
-    split = _split(steps)
-    # The inputs v and gate of a segment stay in registers: at most 16 steps x columns of each.
-    length = min(split[1], 16 // cols)
-    warps = 8 if rows * cols >= 32 else 16  # more would leave a thread too few registers
-    config = Config(
-        element, gate, key_dim, lanes, rows, cols, min(split[0], warps // groups), groups, length,
-        buffers=1, gates=gates, wide=wide,
-    )  # fmt: skip
-    config = _fit(config, steps, shared_limit)
-    # With blocks in plenty, let them share the rows of q and k among more columns.
-    wider = replace(config, groups=2 * groups)
-    blocks = -(-value_dim // config.tile) * heads
-    if (
-        blocks >= 4 * processors
-        and value_dim > config.tile
-        and wider.segments * wider.groups <= warps
-        and wider.shared <= shared_limit
-    ):
-        return wider
-    return config
-
-
-def _warp(key_dim: int) -> tuple[int, int, int, int]:
-    """(lanes, rows, cols, groups): how a warp holds the rows, with a tile of 4 columns or more."""
-    if key_dim <= 32:
-        lanes = next(n for n in (1, 2, 4, 8) if 4 * n >= key_dim)
-        return lanes, 4, 1, 1
-    for limit, shape in ((64, (8, 8, 2, 1)), (128, (16, 8, 2, 1)), (256, (32, 8, 4, 1))):
-        if key_dim <= limit:
-            return shape
-    return (32, 16, 2, 2) if key_dim <= 512 else (32, 32, 1, 4)
-
-
-def _split(steps: int) -> tuple[int, int]:
-    """(segments, steps of a segment) for a sequence; 8 x 16 was the best split of 128."""
-    for limit, split in ((1, (1, 1)), (8, (1, 8)), (32, (4, 8)), (64, (8, 8))):
-        if steps <= limit:
-            return split
-    return 8, 16
-
-
-def _fit(config: Config, steps: int, shared_limit: int) -> Config:
-    """``config`` with its span shortened until it fits the shared memory."""
-    while True:
-        span = config.segments * config.steps
-        config = replace(config, buffers=1 if steps <= span else 2)
-        if config.shared <= shared_limit:
-            return config
-        if config.steps > 4 or config.segments == 1:
-            config = replace(config, steps=config.steps // 2)
-        else:
-            config = replace(config, segments=config.segments // 2)
+# What the split of time is chosen for where the lengths of sequences are known to the GPU alone.
+_UNKNOWN_STEPS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -162,11 +31,12 @@ class _Plan:
     """What a launch needs besides addresses."""
 
     kernel: Kernel
+    config: Config
     grid: int
     block: int
     shared: int
     numbers: tuple[int, ...]  # T, H, V
-    strides: tuple[int, ...]
+    strides: tuple[int, ...]  # and the heads of v to a head of q and k
 
 
 def launch(
@@ -179,8 +49,11 @@ def launch(
     scale: float = 1.0,
     initial_state: Tensor | None = None,
     with_state: bool = False,
+    *,
+    log_gates: bool = False,
+    cu_seqlens: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """``y (B, T, H, V)`` in v's dtype and, if asked for, the last state ``(B, H, K, V)`` float32.
+    """``y (B, T, H, V)`` in v's dtype and, if asked for, the last state ``(N, H, K, V)`` float32.
 
     The arguments are those of :func:`kernelproof.ops.gated_recurrence.gated_recurrence`, which
     checks them; here they are taken to be valid. Any strides; nothing is copied, except that
@@ -189,58 +62,78 @@ def launch(
     Raises:
         UnsupportedError: T, V or the number of blocks does not fit 32 bits.
     """
-    batch, _, heads, key_dim = q.shape
+    sequences = q.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
     y = torch.empty(v.shape, dtype=v.dtype, device=v.device)
     state = None
     if with_state:
-        shape = (batch, heads, key_dim, v.shape[-1])
+        shape = (sequences, v.shape[2], q.shape[3], v.shape[3])
         state = torch.empty(shape, dtype=torch.float32, device=v.device)
-    if key_dim == 0:
+    if q.shape[3] == 0:
         return y.zero_(), state
-    if y.numel() == 0 and (state is None or state.numel() == 0):
+    if (y.numel() == 0 and (state is None or state.numel() == 0)) or sequences == 0:
         return y, state
-    if key_dim > _MAX_ROWS:
-        _launch_row_blocks(q, k, v, gate_k, gate_v, gate_head, scale, initial_state, y, state)
+    call = (q, k, v, gate_k, gate_v, gate_head, initial_state, state, log_gates, cu_seqlens)
+    if q.shape[3] > _MAX_ROWS:
+        _launch_row_blocks(_Call(*call), scale, y)
     else:
-        _launch(q, k, v, gate_k, gate_v, gate_head, scale, initial_state, y, state)
+        _launch(*call, scale, y)
     return y, state
 
 
 class ModelNew(nn.Module):
-    """The CUDA kernel as a candidate for ``problem.Model``."""
+    """The CUDA kernel as a candidate for ``problem.Model`` and ``problem_forms.Model``."""
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, gate: Tensor) -> Tensor:
-        return launch(q, k, v, gate_v=gate)[0]
+    def __init__(self, *form: Any) -> None:
+        super().__init__()
+        self.form = Form(*form)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, *rest: Tensor) -> Any:
+        if self.form == _FOUNDING and not torch.is_grad_enabled():
+            return launch(q, k, v, gate_v=rest[0])[0]
+        return self.form.run(launch, launch_backward, q, k, v, *rest)
 
 
-def _launch_row_blocks(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    gate_k: Tensor | None,
-    gate_v: Tensor | None,
-    gate_head: Tensor | None,
-    scale: float,
-    initial: Tensor | None,
-    y: Tensor,
-    state: Tensor | None,
-) -> None:
+_FOUNDING = Form()
+
+
+class _Call(NamedTuple):
+    """The tensors of a launch but y, and how they are to be read."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    gate_k: Tensor | None
+    gate_v: Tensor | None
+    gate_head: Tensor | None
+    initial: Tensor | None
+    last: Tensor | None
+    log_gates: bool
+    cu_seqlens: Tensor | None
+
+
+def _launch_row_blocks(call: _Call, scale: float, y: Tensor) -> None:
     """Rows of the state never meet but in the sum that is y: launch blocks of rows and add."""
-    if v.dtype != torch.float32:  # partial sums must not be rounded to half precision
-        q, k, v = q.float(), k.float(), v.float()
-        gate_k, gate_v, gate_head = (
-            None if gate is None else gate.float() for gate in (gate_k, gate_v, gate_head)
+    if y.dtype != torch.float32:  # partial sums must not be rounded to half precision
+        call = call._replace(
+            q=call.q.float(),
+            k=call.k.float(),
+            v=call.v.float(),
+            gate_k=None if call.gate_k is None else call.gate_k.float(),
+            gate_v=None if call.gate_v is None else call.gate_v.float(),
+            gate_head=None if call.gate_head is None else call.gate_head.float(),
         )
     total = torch.zeros_like(y, dtype=torch.float32)
     part = torch.empty_like(total)
-    for first in range(0, q.shape[-1], _MAX_ROWS):
+    for first in range(0, call.q.shape[-1], _MAX_ROWS):
         rows = slice(first, first + _MAX_ROWS)
-        _launch(
-            q[..., rows], k[..., rows], v,
-            None if gate_k is None else gate_k[..., rows], gate_v, gate_head, scale,
-            None if initial is None else initial[:, :, rows], part,
-            None if state is None else state[:, :, rows],
-        )  # fmt: skip
+        block = call._replace(
+            q=call.q[..., rows],
+            k=call.k[..., rows],
+            gate_k=None if call.gate_k is None else call.gate_k[..., rows],
+            initial=None if call.initial is None else call.initial[:, :, rows],
+            last=None if call.last is None else call.last[:, :, rows],
+        )
+        _launch(*block, scale, part)
         total += part
     y.copy_(total)
 
@@ -252,24 +145,50 @@ def _launch(
     gate_k: Tensor | None,
     gate_v: Tensor | None,
     gate_head: Tensor | None,
-    scale: float,
     initial: Tensor | None,
+    last: Tensor | None,
+    log_gates: bool,
+    cu_seqlens: Tensor | None,
+    scale: float,
     y: Tensor,
-    state: Tensor | None,
 ) -> None:
+    plan = _plan_of(
+        q, k, v, gate_k, gate_v, gate_head, initial, last, log_gates, cu_seqlens
+    )  # fmt: skip
+    bounds = () if cu_seqlens is None else (cu_seqlens, int(cu_seqlens.dtype == torch.int64))
+    plan.kernel(
+        q, k, v, gate_k, gate_v, gate_head, initial, y, last, *plan.numbers, float(scale),
+        *plan.strides, *bounds, grid=plan.grid, block=plan.block, shared=plan.shared,
+    )  # fmt: skip
+
+
+def _plan_of(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate_k: Tensor | None,
+    gate_v: Tensor | None,
+    gate_head: Tensor | None,
+    initial: Tensor | None,
+    last: Tensor | None,
+    log_gates: bool,
+    cu_seqlens: Tensor | None,
+) -> _Plan:
     gate = gate_v if gate_v is not None else gate_k if gate_k is not None else gate_head
     addresses = q.data_ptr() | k.data_ptr() | v.data_ptr()
     if gate_k is not None:
         addresses |= gate_k.data_ptr()
     if gate_v is not None:
         addresses |= gate_v.data_ptr()
-    plan = _plan(
+    return _plan(
         q.device.index,
         addresses % 16 == 0,
         q.dtype,
         torch.float32 if gate is None else gate.dtype,
+        log_gates and gate is not None,
         q.shape,
-        v.shape[-1],
+        v.shape,
+        -1 if cu_seqlens is None else cu_seqlens.shape[0] - 1,
         q.stride(),
         k.stride(),
         v.stride(),
@@ -277,12 +196,8 @@ def _launch(
         None if gate_v is None else gate_v.stride(),
         None if gate_head is None else gate_head.stride(),
         None if initial is None else initial.stride(),
-        None if state is None else state.stride(),
+        None if last is None else last.stride(),
     )
-    plan.kernel(
-        q, k, v, gate_k, gate_v, gate_head, initial, y, state, *plan.numbers, float(scale),
-        *plan.strides, grid=plan.grid, block=plan.block, shared=plan.shared,
-    )  # fmt: skip
 
 
 @functools.lru_cache(maxsize=1024)
@@ -291,27 +206,33 @@ def _plan(
     aligned: bool,
     element: torch.dtype,
     gate: torch.dtype,
-    shape: Sequence[int],
-    value_dim: int,
+    log_gates: bool,
+    keys: Sequence[int],
+    values: Sequence[int],
+    sequences: int,
     *strides: Sequence[int] | None,
 ) -> _Plan:
-    """``strides`` are those of q, k, v, gate_k, gate_v, gate_head, the initial and last state."""
-    batch, steps, heads, key_dim = shape
+    """``keys`` and ``values`` are the shapes of q and v; ``sequences`` is -1 for a plain batch;
+    ``strides`` are those of q, k, v, gate_k, gate_v, gate_head, the initial and last state."""
+    batch, steps, key_heads, key_dim = keys
+    heads, value_dim = values[2:]
+    packed = sequences >= 0
+    matrices = (sequences if packed else batch) * heads
     gate_k, gate_v, gate_head = strides[3:6]
-    gates = KEY_GATE if gate_k is not None else 0
-    gates |= VALUE_GATE if gate_v is not None else 0
-    gates |= HEAD_GATE if gate_head is not None else 0
-    sizes = (batch, steps, heads)
-    rows = [(s, key_dim) for s in (strides[0], strides[1], gate_k) if s is not None]
-    rows += [(s, value_dim) for s in (strides[2], gate_v) if s is not None]
-    wide = aligned and all(_in_quads(sizes, s, width) for s, width in rows)
+    gates = gate_bits(gate_k, gate_v, gate_head)
+    sizes, key_sizes = (batch, steps, heads), (batch, steps, key_heads)
+    rows = [(key_sizes, s, key_dim) for s in strides[:2] if s is not None]
+    rows += [(sizes, s, key_dim) for s in (gate_k,) if s is not None]
+    rows += [(sizes, s, value_dim) for s in (strides[2], gate_v) if s is not None]
+    wide = aligned and all(_in_quads(size, s, width) for size, s, width in rows)
     gpu: Any = torch.cuda.get_device_properties(device)
-    limit = min(gpu.shared_memory_per_block_optin, _SHARED_LIMIT)
+    limit = min(gpu.shared_memory_per_block_optin, SHARED_LIMIT)
     config = choose(
-        element, gate, key_dim, value_dim, steps, batch * heads, gates, wide,
-        gpu.multi_processor_count, limit,
+        element, gate, key_dim, value_dim, _UNKNOWN_STEPS if packed else steps, matrices, gates,
+        wide, gpu.multi_processor_count, limit,
     )  # fmt: skip
-    blocks = -(-value_dim // config.tile) * batch * heads
+    config = replace(config, log_gates=log_gates)
+    blocks = -(-value_dim // config.tile) * matrices
     for name, number in (("T", steps + 256), ("V", value_dim + 256), ("blocks", blocks)):
         if number > _MAX_INT:
             raise UnsupportedError(
@@ -319,15 +240,22 @@ def _plan(
                 'the sequence (with initial_state) or the columns, or use impl="reference"'
             )
     states = (batch, heads, key_dim, value_dim)
-    keys, values = (*sizes, key_dim), (*sizes, value_dim)
-    shapes = (keys, keys, values, keys, values, sizes, states, states)
-    strided = not all(s is None or _contiguous(z, s) for z, s in zip(shapes, strides, strict=True))
+    shapes = (keys, keys, values, (*sizes, key_dim), values, sizes, states, states)
+    entry = "contiguous"
+    if packed:
+        entry = "packed"
+    elif heads != key_heads or not all(
+        s is None or _contiguous(z, s) for z, s in zip(shapes, strides, strict=True)
+    ):
+        entry = "strided"
     numbers: list[int] = []
-    if strided:
+    if entry != "contiguous":
         for one in strides:
             numbers += [*one, 0][:4] if one is not None else _NO_STRIDES
+        numbers.append(heads // key_heads)
     return _Plan(
-        config.kernel(strided),
+        config.kernel(entry),
+        config,
         blocks,
         config.threads,
         config.shared,
@@ -349,3 +277,34 @@ def _contiguous(sizes: Sequence[int], strides: Sequence[int]) -> bool:
             return False
         expected *= size
     return True
+
+
+def describe(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate_k: Tensor | None,
+    gate_v: Tensor | None,
+    gate_head: Tensor | None,
+    log_gates: bool,
+    cu_seqlens: Tensor | None,
+) -> str:
+    """What `launch` would run, in words."""
+    blocks = -(-q.shape[-1] // _MAX_ROWS)
+    if q.shape[-1] == 0:
+        return "no kernel, because a state without rows makes y zero"
+    q, k = q[..., :_MAX_ROWS], k[..., :_MAX_ROWS]
+    gate_k = None if gate_k is None else gate_k[..., :_MAX_ROWS]
+    plan = _plan_of(q, k, v, gate_k, gate_v, gate_head, None, None, log_gates, cu_seqlens)
+    c = plan.config
+    reads = "four elements at a time" if c.wide else "element by element (strides or alignment)"
+    split = (
+        f"time in spans of {c.segments} segments of {c.steps} steps that run at once"
+        if c.segments > 1
+        else "one step after the other"
+    )
+    return (
+        f"kernel.cu, {plan.grid} blocks of {plan.block} threads, {plan.shared:,} bytes of shared "
+        f"memory and {c.tile} columns each; {split}; inputs read {reads}"
+        + (f"; {blocks} launches of up to {_MAX_ROWS} rows" if blocks > 1 else "")
+    )

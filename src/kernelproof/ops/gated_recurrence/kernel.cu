@@ -24,27 +24,7 @@
 // GROUPS warps share a segment, on different columns. Partial sums of y go to shared memory and
 // are added up after the segment: two instructions a step where a shuffle tree takes six or more.
 
-typedef long long int64;
-
-struct half16 { unsigned short bits; };
-struct bfloat { unsigned short bits; };
-
-__device__ __forceinline__ float to_float(float x) { return x; }
-__device__ __forceinline__ float to_float(bfloat x) {
-  return __uint_as_float(static_cast<unsigned>(x.bits) << 16);
-}
-__device__ __forceinline__ float to_float(half16 x) {
-  float y;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
-  return y;
-}
-__device__ __forceinline__ void from_float(float x, float* to) { *to = x; }
-__device__ __forceinline__ void from_float(float x, bfloat* to) {
-  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(to->bits) : "f"(x));
-}
-__device__ __forceinline__ void from_float(float x, half16* to) {
-  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(to->bits) : "f"(x));
-}
+#include "elements.cuh"
 
 // ---- asynchronous copies to shared memory
 
@@ -86,9 +66,13 @@ __device__ __forceinline__ void stage_quad(float* to, const float* from, int64 s
 template <bool WIDE, class Element>
 __device__ __forceinline__ void stage_quad(float* to, const Element* from, int64 stride, int count,
                                            float fill) {
-  __align__(8) Element x[4];
+  __align__(16) Element x[4];
   if (WIDE) {
-    if (count > 0) *reinterpret_cast<uint2*>(x) = *reinterpret_cast<const uint2*>(from);
+    if (count > 0) {
+      if constexpr (sizeof(Element) == 4)
+        *reinterpret_cast<uint4*>(x) = *reinterpret_cast<const uint4*>(from);
+      else *reinterpret_cast<uint2*>(x) = *reinterpret_cast<const uint2*>(from);
+    }
   } else {
 #pragma unroll
     for (int e = 0; e < 4; ++e)
@@ -137,18 +121,20 @@ struct Config {
   static_assert(LANES * ROWS >= K && TILE % 4 == 0, "rows of the state without a lane");
 };
 
-struct Strides { int64 b, t, h, d; };
-
 template <class C>
 struct Problem {
   const typename C::Element *q, *k, *v;
   const typename C::Gate *gate_k, *gate_v, *gate_head;
-  const float* initial;  // (B, H, K, V) or null
+  const float* initial;  // (N, H, K, V) or null
   typename C::Element* y;
-  float* last;  // (B, H, K, V) or null
+  float* last;  // (N, H, K, V) or null
   int T, H, V;
   float scale;
-  Strides sq, sk, sv, sgk, sgv, sgh, si, sl;  // of the states: b, h, row, column
+  Strides sq, sk, sv, sgk, sgv, sgh, si, sl;  // of the states: sequence, h, row, column
+  int group;  // heads of v to a head of q and k
+  // Packed sequences: their first steps and the end, 32 or 64 bits each. Null for a plain batch.
+  const void* bounds;
+  int bounds_64;
 };
 
 // The product D of gates as it is handed on: NaN where it is too big (2^60 leaves room for states
@@ -204,7 +190,8 @@ __device__ __forceinline__ void stage(const Problem<C>& p, const Buffers<C>& s, 
   constexpr int K = C::K, TILE = C::TILE;
   const int keys = segment * C::STEPS * C::ROW, values = segment * C::STEPS * TILE;
   const int columns = p.V - column;
-  stage_rows<C, C::ROW>(s.k + keys, p.k + b * p.sk.b + h * p.sk.h, p.sk, t0, p.T, K, 0.0f);
+  const int64 key_head = h / p.group;
+  stage_rows<C, C::ROW>(s.k + keys, p.k + b * p.sk.b + key_head * p.sk.h, p.sk, t0, p.T, K, 0.0f);
   if (C::KEY_GATE)
     stage_rows<C, C::ROW>(s.gate_k + keys, p.gate_k + b * p.sgk.b + h * p.sgk.h, p.sgk, t0, p.T,
                           K, 1.0f);
@@ -222,7 +209,7 @@ __device__ __forceinline__ void stage(const Problem<C>& p, const Buffers<C>& s, 
           t < p.T ? to_float(p.gate_head[b * p.sgh.b + h * p.sgh.h + t * p.sgh.t]) : 1.0f;
   }
   commit_copies();
-  stage_rows<C, C::ROW>(s.q + keys, p.q + b * p.sq.b + h * p.sq.h, p.sq, t0, p.T, K, 0.0f);
+  stage_rows<C, C::ROW>(s.q + keys, p.q + b * p.sq.b + key_head * p.sq.h, p.sq, t0, p.T, K, 0.0f);
   commit_copies();
 }
 
@@ -467,14 +454,28 @@ __device__ __forceinline__ void each_element(const Problem<C>& p, const Strides&
     }
 }
 
+// The problem of one packed sequence alone, as a batch of one.
 template <class C>
-__device__ __forceinline__ void recur(const Problem<C>& p) {
+__device__ __forceinline__ Problem<C> sequence(Problem<C> p, int64 n) {
+  const int64 first = bound(p.bounds, p.bounds_64, n, p.T);
+  const int end = bound(p.bounds, p.bounds_64, n + 1, p.T);
+  p.q += first * p.sq.t, p.k += first * p.sk.t, p.v += first * p.sv.t;
+  if (C::KEY_GATE) p.gate_k += first * p.sgk.t;
+  if (C::VALUE_GATE) p.gate_v += first * p.sgv.t;
+  if (C::HEAD_GATE) p.gate_head += first * p.sgh.t;
+  p.y += first * p.H * p.V;
+  p.T = end > first ? end - static_cast<int>(first) : 0;
+  return p;
+}
+
+// Head h of index b of the batch; its states are those of sequence n.
+template <class C>
+__device__ __forceinline__ void recur(const Problem<C>& p, int64 b, int64 n_state, int64 h) {
   extern __shared__ __align__(16) float shared[];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int segment = warp / C::GROUPS, group = warp % C::GROUPS;
   const int row_lane = lane % C::LANES, column_lane = lane / C::LANES;
-  const int tiles = (p.V + C::TILE - 1) / C::TILE, head = blockIdx.x / tiles;
-  const int64 b = head / p.H, h = head % p.H;
+  const int tiles = (p.V + C::TILE - 1) / C::TILE;
   const int tile_column = blockIdx.x % tiles * C::TILE;
   const int column = tile_column + group * C::WARP_COLUMNS;  // first of this warp
   float4* const carry = reinterpret_cast<float4*>(shared + C::BUFFERS * (C::STAGE + C::ENDS));
@@ -491,7 +492,7 @@ __device__ __forceinline__ void recur(const Problem<C>& p) {
   const int spans = C::BUFFERS == 1 ? 1 : (p.T + C::SPAN - 1) / C::SPAN;
   stage<C>(p, buffers<C>(shared, 0), b, h, tile_column, segment, segment * C::STEPS);
   if (p.initial != nullptr)
-    each_element<C>(p, p.si, b, h, row_lane, column, column_lane, state,
+    each_element<C>(p, p.si, n_state, h, row_lane, column, column_lane, state,
                     [&](int64 at, float& x) { x = p.initial[at]; });
 
   for (int n = 0; n < spans; ++n) {
@@ -511,7 +512,7 @@ __device__ __forceinline__ void recur(const Problem<C>& p) {
         const int at = step * C::TILE + group * C::WARP_COLUMNS + c * C::COLUMN_LANES + column_lane;
         v[u][c] = s.v[at];
         g[u][c] = C::VALUE_GATE ? s.gate_v[at] : 1.0f;
-        if (C::HEAD_GATE) g[u][c] *= s.gate_head[step];
+        if (C::HEAD_GATE) g[u][c] = column_gate(g[u][c], s.gate_head[step]);
       }
 
     bool marked = false;
@@ -552,11 +553,18 @@ __device__ __forceinline__ void recur(const Problem<C>& p) {
   }
 
   if (p.last != nullptr && segment == C::SEGMENTS - 1)
-    each_element<C>(p, p.sl, b, h, row_lane, column, column_lane, state,
+    each_element<C>(p, p.sl, n_state, h, row_lane, column, column_lane, state,
                     [&](int64 at, float& x) { p.last[at] = x; });
 }
 
-// Everything contiguous: strides follow from the sizes.
+template <class C>
+__device__ __forceinline__ void recur(const Problem<C>& p) {
+  const int head = blockIdx.x / ((p.V + C::TILE - 1) / C::TILE);
+  const int64 n = head / p.H, h = head % p.H;
+  recur<C>(p, n, n, h);
+}
+
+// Everything contiguous: strides follow from the sizes. As many heads of q and k as of v.
 template <class C>
 __global__ void __launch_bounds__(C::THREADS)
     contiguous(const typename C::Element* q, const typename C::Element* k,
@@ -568,22 +576,31 @@ __global__ void __launch_bounds__(C::THREADS)
   const Strides sk{T * keys, keys, C::K, 1}, sv{T * values, values, V, 1};
   const Strides sh{static_cast<int64>(T) * H, H, 1, 0}, ss{keys * V, static_cast<int64>(C::K) * V, V, 1};
   recur<C>({q, k, v, gate_k, gate_v, gate_head, initial, y, last, T, H, V, scale, sk, sk, sv, sk,
-            sv, sh, ss, ss});
+            sv, sh, ss, ss, 1, nullptr, 0});
 }
 
-#define STRIDES(name) int64 name##_b, int64 name##_t, int64 name##_h, int64 name##_d
-#define GIVEN(name) Strides{name##_b, name##_t, name##_h, name##_d}
-
 // Any strides. y is contiguous still.
+#define STRIDED_ARGUMENTS                                                                       \
+  const typename C::Element *q, const typename C::Element *k, const typename C::Element *v,     \
+      const typename C::Gate *gate_k, const typename C::Gate *gate_v,                           \
+      const typename C::Gate *gate_head, const float *initial, typename C::Element *y,          \
+      float *last, int T, int H, int V, float scale, STRIDES(q), STRIDES(k), STRIDES(v),        \
+      STRIDES(gate_k), STRIDES(gate_v), STRIDES(gate_head), STRIDES(initial), STRIDES(last),    \
+      int group
+#define STRIDED_PROBLEM                                                                         \
+  q, k, v, gate_k, gate_v, gate_head, initial, y, last, T, H, V, scale, GIVEN(q), GIVEN(k),     \
+      GIVEN(v), GIVEN(gate_k), GIVEN(gate_v), GIVEN(gate_head), GIVEN(initial), GIVEN(last), group
+
+template <class C>
+__global__ void __launch_bounds__(C::THREADS) strided(STRIDED_ARGUMENTS) {
+  recur<C>({STRIDED_PROBLEM, nullptr, 0});
+}
+
+// Sequences packed into one row: their length is found on the device.
 template <class C>
 __global__ void __launch_bounds__(C::THREADS)
-    strided(const typename C::Element* q, const typename C::Element* k,
-            const typename C::Element* v, const typename C::Gate* gate_k,
-            const typename C::Gate* gate_v, const typename C::Gate* gate_head,
-            const float* initial, typename C::Element* y, float* last, int T, int H, int V,
-            float scale, STRIDES(q), STRIDES(k), STRIDES(v), STRIDES(gate_k), STRIDES(gate_v),
-            STRIDES(gate_head), STRIDES(initial), STRIDES(last)) {
-  recur<C>({q, k, v, gate_k, gate_v, gate_head, initial, y, last, T, H, V, scale, GIVEN(q),
-            GIVEN(k), GIVEN(v), GIVEN(gate_k), GIVEN(gate_v), GIVEN(gate_head), GIVEN(initial),
-            GIVEN(last)});
+    packed(STRIDED_ARGUMENTS, const void* bounds, int bounds_64) {
+  const int head = blockIdx.x / ((V + C::TILE - 1) / C::TILE);
+  const int64 n = head / H, h = head % H;
+  recur<C>(sequence<C>({STRIDED_PROBLEM, bounds, bounds_64}, n), 0, n, h);
 }

@@ -57,13 +57,13 @@ def get_inputs(
         k[:, 1::3] = 0
         v[:, 1::3] = 0
     if layout == "columns":
-        q, k, v = _as_columns(q, k, v)
+        q, k, v = as_columns(q, k, v)
     elif layout == "expanded":
         x = x[..., :1]
-    return [q, k, v, _GATES[gates](x).expand(v.shape)]
+    return [q, k, v, GATES[gates](x).expand(v.shape)]
 
 
-def _as_columns(*parts: Tensor) -> list[Tensor]:
+def as_columns(*parts: Tensor) -> list[Tensor]:
     """The same values as views of one ``(B, S, columns)`` tensor, which has no copy of them."""
     fused = torch.cat([part.flatten(2) for part in parts], dim=-1)
     widths = [part.shape[2] * part.shape[3] for part in parts]
@@ -75,7 +75,7 @@ def get_init_inputs() -> list[Any]:
     return []
 
 
-_GATES: dict[str, Callable[[Tensor], Tensor]] = {
+GATES: dict[str, Callable[[Tensor], Tensor]] = {
     "sigmoid": torch.sigmoid,
     "slow": lambda x: 1 - 0.02 * torch.sigmoid(x),
     "fast": lambda x: 0.001 + 0.1 * torch.sigmoid(x),
