@@ -1,0 +1,94 @@
+"""int8 attention in plain PyTorch: every form, any device, with gradients in the scales and in v."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from kernelproof.ops.int8_attention.contract import PLAIN, Form
+
+Rounding = Callable[[Tensor], Tensor]
+
+
+def dequantised(x: Tensor, scale: Tensor, block: int = 1) -> Tensor:
+    """``x`` (B, S, H, D) times its scale: (H,), or (B, ceil(S / block), H), in the scale's dtype."""
+    if scale.dim() == 3:
+        scale = scale.repeat_interleave(block, dim=1)[:, : x.shape[1]]
+    return x.to(scale.dtype) * scale.unsqueeze(-1)
+
+
+class Sequence(NamedTuple):
+    """Where the queries and the keys of one sequence are."""
+
+    batch: int
+    queries: slice
+    keys: slice
+    pages: Tensor | None  # None: the keys are those of `batch`
+
+
+def sequences(q: Tensor, k: Tensor, form: Form) -> Iterator[Sequence]:
+    """Each sequence in turn. Reads offsets and lengths back to the host."""
+    if form.cu_seqlens_q is not None and form.cu_seqlens_k is not None:
+        at_q, at_k = form.cu_seqlens_q.tolist(), form.cu_seqlens_k.tolist()
+        for n in range(len(at_q) - 1):
+            yield Sequence(0, slice(at_q[n], at_q[n + 1]), slice(at_k[n], at_k[n + 1]), None)
+        return
+    lens = [k.shape[1]] * q.shape[0] if form.kv_lens is None else form.kv_lens.tolist()
+    for b, length in enumerate(lens):
+        pages = None
+        if form.block_table is not None:
+            pages = form.block_table[b, : -(-length // max(k.shape[1], 1))].long()
+        yield Sequence(b, slice(0, q.shape[1]), slice(0, length), pages)
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    q_scale: Tensor,
+    k_scale: Tensor,
+    v_scale: Tensor,
+    causal: bool,
+    scale: float,
+    form: Form = PLAIN,
+    rounding: Rounding | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Output (B, Sq, Hq, D) and logarithms of the sums of exponentials (B, Sq, Hq), both in the
+    scales' dtype (float64 scales make it a float64 computation). ``rounding`` is applied to the
+    probabilities before they meet the values."""
+    block = form.block or (1, 1, 1)
+    dtype, group = q_scale.dtype, q.shape[2] // max(k.shape[2], 1)
+    wide_q, wide_k = dequantised(q, q_scale, block[0]), dequantised(k, k_scale, block[1])
+    wide_v = dequantised(v, v_scale, block[2])
+    outs, sums, places = [], [], []
+    for one in sequences(q, k, form):
+        if one.pages is None:
+            keys, values = wide_k[one.batch, one.keys], wide_v[one.batch, one.keys]
+        else:
+            keys, values = (t[one.pages].flatten(0, 1)[one.keys] for t in (wide_k, wide_v))
+        own = wide_q[one.batch, one.queries]
+        keys, values = (t.repeat_interleave(group, dim=1) for t in (keys, values))
+        scores = torch.einsum("thd,shd->hts", own, keys) * scale
+        visible = torch.ones(scores.shape[1:], dtype=torch.bool, device=q.device)
+        if causal:
+            visible = visible.tril(scores.shape[2] - scores.shape[1])
+        seen = visible.any(-1)
+        # Rows that see nothing get a finite score, so that no NaN reaches a gradient.
+        masked = scores.masked_fill(~visible & seen[:, None], -math.inf)
+        p = torch.softmax(masked.masked_fill(~seen[:, None], 0.0), dim=-1)
+        p = p.masked_fill(~visible, 0.0)
+        if rounding is not None:
+            p = rounding(p)
+        outs.append(torch.einsum("hts,shd->thd", p, values))
+        sums.append(torch.logsumexp(masked, dim=-1).masked_fill(~seen, -math.inf).T)
+        places.append(one)
+    out = torch.zeros(q.shape, dtype=dtype, device=q.device)
+    lse = torch.full(q.shape[:3], -math.inf, dtype=dtype, device=q.device)
+    for one, y, total in zip(places, outs, sums, strict=True):
+        out[one.batch, one.queries] = y
+        lse[one.batch, one.queries] = total
+    return out, lse
