@@ -62,7 +62,9 @@ def find(problem_path: str, where: str | Path) -> Path:
     """A path, or for a shipped operator the name of one of its kernels, such as ``cuda``."""
     path = Path(where)
     beside = Path(problem_path).parent / f"{where}.py"
-    if not path.exists() and Path(problem_path).name == "problem.py" and beside.is_file():
+    shipped = beside.parent.parent == Path(__file__).parent / "ops"
+    has_kernels = shipped or Path(problem_path).name == "problem.py"
+    if not path.exists() and has_kernels and beside.is_file():
         return beside
     return path
 

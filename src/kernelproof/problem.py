@@ -171,7 +171,7 @@ def load(
     if not callable(getattr(module, "get_inputs", None)):
         raise ProblemError(f"{path} has no function `get_inputs`; a problem needs it")
     tolerance = getattr(module, "TOLERANCE", None) or {}
-    name = path.parent.name if path.name == "problem.py" else path.stem
+    name = _name_in_ops(path) if _of_operator(path) else path.stem
     problem = Problem(
         name=name,
         path=str(path),
@@ -205,11 +205,23 @@ def find(where: str | Path) -> Path:
 def known_problems() -> dict[str, Path]:
     """Name -> file of every problem that comes with kernelproof."""
     package = Path(__file__).parent
-    found = {p.parent.name: p for p in package.glob("ops/[!_]*/problem.py")}
+    found = {_name_in_ops(p): p for p in package.glob("ops/[!_]*/problem*.py")}
     # In a wheel the problems lie inside the package, in a checkout beside `src`.
     for folder in (package / "problems", package.parents[1] / "problems"):
         found |= {p.stem: p for p in folder.glob("[!_]*.py")}
     return found
+
+
+def _of_operator(path: Path) -> bool:
+    """Whether ``path`` is a problem that lies beside its kernels: a `problem.py`, or one of several
+    problems (`problem_forms.py`) of a shipped operator."""
+    shipped = path.parent.parent == Path(__file__).parent / "ops"
+    return path.name == "problem.py" or (shipped and path.stem.startswith("problem_"))
+
+
+def _name_in_ops(path: Path) -> str:
+    """``x`` of x/problem.py, ``x_forms`` of x/problem_forms.py."""
+    return path.parent.name + path.stem.removeprefix("problem")
 
 
 def shipped_operators() -> dict[str, Path]:

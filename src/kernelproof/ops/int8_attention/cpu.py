@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from kernelproof.build.c_library import c_library
 from kernelproof.ops.int8_attention.contract import (
     OUT_DTYPES,
     PLAIN,
     Form,
+    ProblemModel,
     check,
     check_places,
     unit_stride,
@@ -153,21 +154,9 @@ def _scale_strides(scale: Tensor) -> tuple[int, ...]:
     return (0, 0, *scale.stride()) if scale.dim() == 1 else scale.stride()
 
 
-class ModelNew(nn.Module):
-    """The problem's ``Model`` on the CPU kernel."""
+class ModelNew(ProblemModel):
+    """The ``Model`` of problem.py and of problem_forms.py on the CPU kernels."""
 
-    def __init__(self, causal: bool = True) -> None:
-        super().__init__()
-        self.causal = causal
-
-    def forward(
-        self,
-        q_q: Tensor,
-        k_q: Tensor,
-        v_q: Tensor,
-        q_scale: Tensor,
-        k_scale: Tensor,
-        v_scale: Tensor,
-    ) -> Tensor:
-        scale = 1 / math.sqrt(max(q_q.shape[3], 1))
-        return launch(q_q, k_q, v_q, q_scale, k_scale, v_scale, self.causal, scale)
+    def forward(self, *tensors: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        result: Tensor | tuple[Tensor, Tensor] = self.run(launch_form, tensors)
+        return result

@@ -478,8 +478,10 @@ inline void widen_values(const uint16_t* from, int64_t dim, float* to) {
     for (; d < dim; ++d) to[d] = half_to_float(from[d]);
 }
 
-void convert_values(const Problem& p, const Keys& keys, int64_t count, float* values) {
+// Returns whether all values are finite.
+bool convert_values(const Problem& p, const Keys& keys, int64_t count, float* values) {
     const int64_t padded = round_up(p.dim, VL);
+    vfloat nothing = {};
     for (int64_t key = 0; key < count; ++key) {
         float* to = values + key * padded;
         if (p.v_half)
@@ -491,7 +493,10 @@ void convert_values(const Problem& p, const Keys& keys, int64_t count, float* va
             for (int64_t d = 0; d < p.dim; ++d) to[d] *= scale;
         }
         for (int64_t d = p.dim; d < padded; ++d) to[d] = 0.0f;
+        if (p.v_half || p.values_scaled)
+            for (int64_t d = 0; d < padded; d += VL) nothing += load<vfloat>(to + d) * 0.0f;
     }
+    return sum_lanes(nothing) == 0.0f;
 }
 
 template <int ROWS>
@@ -570,6 +575,8 @@ void softmax_scaled_row(int32_t* scores, const float* scales, Rows& rows, int r,
         const vfloat hi = whole * scale;
         vfloat lo = fused(whole, scale, -hi);
         lo = fused(__builtin_convertvector(left, vfloat), scale, lo);
+        // An infinite product stays one: infinity minus itself would be NaN.
+        lo = hi - hi == vfloat{} ? lo : vfloat{};
         vfloat p = exp2_vector(((hi - top) + lo) * c);
         p = lanes < splat(static_cast<int32_t>(visible - j)) ? p : vfloat{};
         sum += p;
@@ -609,6 +616,20 @@ void value_rows(const Scratch& s, const Rows& rows, int first, int64_t block, in
     for (; d + 2 * VL <= padded; d += 2 * VL)
         value_panel<ROWS, 2>(p, s.values + d, alpha, out + d, block, padded, keys);
     if (d < padded) value_panel<ROWS, 1>(p, s.values + d, alpha, out + d, block, padded, keys);
+}
+
+// The same for blocks with a NaN or an infinity among the values: 0 times those is NaN, so rows that
+// do not see the key must leave it out.
+void values_singly(const Scratch& s, const Rows& rows, int64_t block, int64_t padded) {
+    const float* p = reinterpret_cast<const float*>(s.scores);
+    for (int r = 0; r < rows.count; ++r)
+        for (int64_t d = 0; d < padded; ++d) {
+            float sum = 0.0f;
+            for (int j = 0; j < rows.visible[r]; ++j)
+                sum += p[r * block + j] * s.values[j * padded + d];
+            float& to = s.out[r * padded + d];
+            to = to * rows.alpha[r] + sum;
+        }
 }
 
 // f(rows in a register tile, first row) over all rows of the tile.
@@ -690,7 +711,7 @@ void run_tile(const Problem& p, const Task& task, Scratch& s, PartRow* part, flo
         }
         find_keys(p, task, start, size, keys);
         pack_keys(p, keys, size, s.keys);
-        convert_values(p, keys, size, s.values);
+        const bool finite = convert_values(p, keys, size, s.values);
         by_register_tiles(count, ScoreTile{s, rows, words, block, end / VL});
         for (int r = 0; r < count; ++r) {
             if (rows.visible[r] == 0 && !rows.started[r]) {
@@ -702,7 +723,10 @@ void run_tile(const Problem& p, const Task& task, Scratch& s, PartRow* part, flo
                 softmax_row(s.scores + r * block, rows, r, end);
             }
         }
-        by_register_tiles(count, ValueTile{s, rows, block, padded});
+        if (finite)
+            by_register_tiles(count, ValueTile{s, rows, block, padded});
+        else
+            values_singly(s, rows, block, padded);
     }
     for (int r = 0; r < count; ++r) {
         if (part != nullptr) {

@@ -72,19 +72,9 @@ def attend(
             keys, values = (t[one.pages].flatten(0, 1)[one.keys] for t in (wide_k, wide_v))
         own = wide_q[one.batch, one.queries]
         keys, values = (t.repeat_interleave(group, dim=1) for t in (keys, values))
-        scores = torch.einsum("thd,shd->hts", own, keys) * scale
-        visible = torch.ones(scores.shape[1:], dtype=torch.bool, device=q.device)
-        if causal:
-            visible = visible.tril(scores.shape[2] - scores.shape[1])
-        seen = visible.any(-1)
-        # Rows that see nothing get a finite score, so that no NaN reaches a gradient.
-        masked = scores.masked_fill(~visible & seen[:, None], -math.inf)
-        p = torch.softmax(masked.masked_fill(~seen[:, None], 0.0), dim=-1)
-        p = p.masked_fill(~visible, 0.0)
-        if rounding is not None:
-            p = rounding(p)
-        outs.append(torch.einsum("hts,shd->thd", p, values))
-        sums.append(torch.logsumexp(masked, dim=-1).masked_fill(~seen, -math.inf).T)
+        y, total = _rows(own, keys, values, causal, scale, rounding)
+        outs.append(y)
+        sums.append(total)
         places.append(one)
     out = torch.zeros(q.shape, dtype=dtype, device=q.device)
     lse = torch.full(q.shape[:3], -math.inf, dtype=dtype, device=q.device)
@@ -92,3 +82,30 @@ def attend(
         out[one.batch, one.queries] = y
         lse[one.batch, one.queries] = total
     return out, lse
+
+
+def _rows(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float, rounding: Rounding | None
+) -> tuple[Tensor, Tensor]:
+    """Outputs (T, H, D) and logarithms of sums (T, H) of one sequence, q (T, H, D), k and v
+    (S, H, D). Under the causal mask one query after another, so that nothing of a key that a query
+    does not see can reach it, NaN included."""
+    count, late = q.shape[0], k.shape[0] - q.shape[0]
+    parts = [(slice(t, t + 1), max(late + t + 1, 0)) for t in range(count)]
+    if not causal:
+        parts = [(slice(0, count), k.shape[0])]
+    outs = [torch.zeros_like(q[:0])]
+    sums = [torch.zeros_like(q[:0, :, 0])]
+    for rows, visible in parts:
+        own = q[rows]
+        if visible == 0:
+            outs.append(torch.zeros_like(own))
+            sums.append(torch.full_like(own[..., 0], -math.inf))
+            continue
+        scores = torch.einsum("thd,shd->hts", own, k[:visible]) * scale
+        p = torch.softmax(scores, dim=-1)
+        if rounding is not None:
+            p = rounding(p)
+        outs.append(torch.einsum("hts,shd->thd", p, v[:visible]))
+        sums.append(torch.logsumexp(scores, dim=-1).T)
+    return torch.cat(outs), torch.cat(sums)
