@@ -38,17 +38,19 @@ _TIERS = ("strict", "high", "fast")
 @overload
 def int8_attention(
     q: Tensor, k: Tensor, v: Tensor, q_scale: Tensor, k_scale: Tensor, v_scale: Tensor, *,
-    causal: bool = ..., scale: float | None = ..., accuracy: str = ..., out_dtype: torch.dtype = ...,
-    block: int | tuple[int, int, int] | None = ..., cu_seqlens_q: Tensor | None = ...,
-    cu_seqlens_k: Tensor | None = ..., kv_lens: Tensor | None = ..., block_table: Tensor | None = ...,
+    causal: bool = ..., scale: float | None = ..., accuracy: str = ...,
+    out_dtype: torch.dtype = ..., block: int | tuple[int, int, int] | None = ...,
+    cu_seqlens_q: Tensor | None = ..., cu_seqlens_k: Tensor | None = ...,
+    kv_lens: Tensor | None = ..., block_table: Tensor | None = ...,
     return_lse: Literal[False] = ..., impl: str | None = ...,
 ) -> Tensor: ...  # fmt: skip
 @overload
 def int8_attention(
     q: Tensor, k: Tensor, v: Tensor, q_scale: Tensor, k_scale: Tensor, v_scale: Tensor, *,
-    causal: bool = ..., scale: float | None = ..., accuracy: str = ..., out_dtype: torch.dtype = ...,
-    block: int | tuple[int, int, int] | None = ..., cu_seqlens_q: Tensor | None = ...,
-    cu_seqlens_k: Tensor | None = ..., kv_lens: Tensor | None = ..., block_table: Tensor | None = ...,
+    causal: bool = ..., scale: float | None = ..., accuracy: str = ...,
+    out_dtype: torch.dtype = ..., block: int | tuple[int, int, int] | None = ...,
+    cu_seqlens_q: Tensor | None = ..., cu_seqlens_k: Tensor | None = ...,
+    kv_lens: Tensor | None = ..., block_table: Tensor | None = ...,
     return_lse: Literal[True], impl: str | None = ...,
 ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
 def int8_attention(
@@ -102,9 +104,10 @@ def int8_attention(
         impl: ``None`` (by the device of the inputs), ``"cpu"``, ``"cuda"``, or ``"reference"``
             (eager PyTorch, slow, differentiable in the scales and in a float16 v).
 
-    Strides are free; where the innermost stride of q, k or v is not 1, that tensor is copied. No
+    Strides are free, nothing is copied for them (an innermost stride of 1 is the fast case). No
     input is modified. On a GPU nothing waits for the device, so the values in ``cu_seqlens_q``,
-    ``cu_seqlens_k``, ``kv_lens`` and ``block_table`` are trusted there; on the CPU they are checked.
+    ``cu_seqlens_k``, ``kv_lens`` and ``block_table`` are trusted there; on the CPU they are
+    checked.
 
     Returns:
         (B, Sq, Hq, D) in ``out_dtype``, contiguous; with ``return_lse`` the pair of it and the lse.
@@ -129,8 +132,8 @@ def int8_attention(
     ):
         raise RuntimeError(
             "the kernels of int8_attention have no gradient, and a tensor requires one: detach it, "
-            'call under torch.no_grad(), or use impl="reference". For gradients through the '
-            'quantisation of float tensors: scaled_dot_product_int8(..., backward="straight_through")'
+            'call under torch.no_grad(), or use impl="reference". Gradients through the rounding '
+            'of float tensors: scaled_dot_product_int8(..., backward="straight_through")'
         )
     if form is PLAIN:
         out: Tensor = torch.ops.kernelproof.int8_attention(*tensors, causal, scale)
@@ -239,7 +242,6 @@ def explain(
         cu_seqlens_q, cu_seqlens_k, kv_lens, block_table, return_lse, impl,
     )  # fmt: skip
     contract.check(*tensors, form, limit_dim=impl != "reference")
-    copied = [n for n, t in zip("qkv", (q, k, v), strict=True) if contract.unit_stride(t) is not t]
     lines = [f"int8_attention of q {tuple(q.shape)} and k {tuple(k.shape)}, accuracy {accuracy}"]
     if impl == "reference":
         lines.append("reference: eager PyTorch, all scores at once, probabilities not rounded")
@@ -251,6 +253,4 @@ def explain(
         from kernelproof.ops.int8_attention import cpu
 
         lines += cpu.explanation(tensors, form)
-    if copied and impl != "reference":
-        lines.append(f"copied first, for an innermost stride that is not 1: {', '.join(copied)}")
     return "\n".join(lines)

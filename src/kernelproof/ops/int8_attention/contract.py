@@ -1,9 +1,8 @@
-"""The operators ``torch.ops.kernelproof.int8_attention`` and ``int8_attention_lse``: schema, shapes,
-and who computes them."""
+"""The operators ``kernelproof::int8_attention`` and ``int8_attention_lse``: schema, shapes, and who
+computes them."""
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import torch
@@ -41,42 +40,6 @@ class Form(NamedTuple):
 
 
 PLAIN = Form()
-
-# What follows the six tensors in each kind of problem_forms.py.
-KINDS = {
-    "dense": (),
-    "packed": ("cu_seqlens_q", "cu_seqlens_k"),
-    "lens": ("kv_lens",),
-    "paged": ("kv_lens", "block_table"),
-}
-
-
-class ProblemModel(torch.nn.Module):
-    """What a launcher needs to stand for the ``Model`` of problem.py and of problem_forms.py: the
-    latter's constructor and forward, whose defaults are the former's."""
-
-    def __init__(
-        self,
-        causal: bool = True,
-        kind: str = "dense",
-        accuracy: str = "strict",
-        out_dtype: torch.dtype = torch.float32,
-        block: tuple[int, ...] = (),
-        lse: bool = False,
-    ) -> None:
-        super().__init__()
-        self.causal, self.places = causal, KINDS[kind]
-        form = Form(accuracy == "strict", out_dtype, tuple(block), with_lse=lse)
-        self.form = PLAIN if form == PLAIN else form
-
-    def run(self, launch: Any, tensors: tuple[Tensor, ...]) -> Any:
-        """``launch(*six tensors, causal, scale, form)`` as the problem's forward returns it."""
-        form = self.form
-        if self.places:
-            form = form._replace(**dict(zip(self.places, tensors[6:], strict=True)))
-        dim = tensors[0].shape[3]
-        out, lse = launch(*tensors[:6], self.causal, 1 / math.sqrt(max(dim, 1)), form)
-        return (out, lse) if form.with_lse else out
 
 
 def check(
@@ -153,7 +116,7 @@ def _check_scales(
     """Scales (H,), per token (B, S, H), or per block (B, ceil(S / block), H)."""
     if block and (len(block) != 3 or any(size < 1 for size in block)):
         raise ValueError(
-            f"block is {tuple(block)}; it must be one size or three (of q, k and v), each at least 1"
+            f"block is {tuple(block)}; it must be one size, or three of q, k and v, of at least 1"
         )
     sizes = block or (1, 1, 1)
     for name, scale, x, size in zip(
@@ -226,8 +189,8 @@ def check_places(q: Tensor, k: Tensor, form: Form) -> None:
     ):
         if cu is None:
             continue
-        ends = cu.tolist()
-        if ends[0] != 0 or ends[-1] != count or any(b < a for a, b in zip(ends, ends[1:])):  # noqa: B905
+        ends, steps = cu.tolist(), cu.diff().tolist()
+        if ends[0] != 0 or ends[-1] != count or any(n < 0 for n in steps):
             raise ValueError(
                 f"{name} is {_some(ends)}; it must rise from 0 to {count}, the number of tokens"
             )
@@ -252,11 +215,6 @@ def _some(values: list[int]) -> str:
     return str(values if len(values) <= 12 else [*values[:6], "...", *values[-5:]])
 
 
-def unit_stride(x: Tensor) -> Tensor:
-    """``x``, or a copy where neighbours in the head dimension are not neighbours in memory."""
-    return x if x.stride(3) == 1 or x.shape[3] == 1 else x.contiguous()
-
-
 def _form(options: dict[str, Any], with_lse: bool) -> Form:
     """The form of an operator's keyword arguments; `PLAIN` itself where it is that."""
     if not options and not with_lse:
@@ -267,54 +225,76 @@ def _form(options: dict[str, Any], with_lse: bool) -> Form:
     return Form(**given, with_lse=with_lse)
 
 
-def _fake_both(tensors: tuple[Any, ...], form: Form) -> tuple[Tensor, Tensor]:
-    check(*tensors[:6], form)
-    q: Tensor = tensors[0]
+def _fake_both(
+    form: Form,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    q_scale: Tensor,
+    k_scale: Tensor,
+    v_scale: Tensor,
+    causal: bool,
+    scale: float,
+) -> tuple[Tensor, Tensor]:
+    check(q, k, v, q_scale, k_scale, v_scale, form)
     out = torch.empty(q.shape, dtype=form.out_dtype, device=q.device)
     return out, torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
 
 
-def _fake(*tensors: Any, **options: Any) -> Tensor:
-    return _fake_both(tensors, _form(options, False))[0]
+def _fake(*arguments: Any, **options: Any) -> Tensor:
+    return _fake_both(_form(options, False), *arguments)[0]
 
 
-def _fake_lse(*tensors: Any, **options: Any) -> tuple[Tensor, Tensor]:
-    return _fake_both(tensors, _form(options, True))
+def _fake_lse(*arguments: Any, **options: Any) -> tuple[Tensor, Tensor]:
+    return _fake_both(_form(options, True), *arguments)
 
 
 torch.library.register_fake(NAME, _fake)
 torch.library.register_fake(NAME_WITH_LSE, _fake_lse)
 
 
-@torch.library.impl(NAME, "CPU")
-def _cpu(*arguments: Any, **options: Any) -> Tensor:
+def _launcher(device: str) -> Any:
+    """The module that launches on ``device``, imported on first use."""
+    if device == "cuda":
+        from kernelproof.ops.int8_attention import cuda
+
+        return cuda
     from kernelproof.ops.int8_attention import cpu
 
+    return cpu
+
+
+def _run(device: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Tensor:
     form = _form(options, False)
-    return cpu.launch(*arguments) if form is PLAIN else cpu.launch_form(*arguments, form)[0]
+    module = _launcher(device)
+    out: Tensor = (
+        module.launch(*arguments) if form is PLAIN else module.launch_form(*arguments, form)[0]
+    )
+    return out
+
+
+def _run_lse(
+    device: str, arguments: tuple[Any, ...], options: dict[str, Any]
+) -> tuple[Tensor, Tensor]:
+    both: tuple[Tensor, Tensor] = _launcher(device).launch_form(*arguments, _form(options, True))
+    return both
+
+
+@torch.library.impl(NAME, "CPU")
+def _cpu(*arguments: Any, **options: Any) -> Tensor:
+    return _run("cpu", arguments, options)
 
 
 @torch.library.impl(NAME_WITH_LSE, "CPU")
 def _cpu_lse(*arguments: Any, **options: Any) -> tuple[Tensor, Tensor]:
-    from kernelproof.ops.int8_attention import cpu
-
-    out, lse = cpu.launch_form(*arguments, _form(options, True))
-    assert lse is not None
-    return out, lse
+    return _run_lse("cpu", arguments, options)
 
 
 @torch.library.impl(NAME, "CUDA")
 def _cuda(*arguments: Any, **options: Any) -> Tensor:
-    from kernelproof.ops.int8_attention import cuda
-
-    form = _form(options, False)
-    return cuda.launch(*arguments) if form is PLAIN else cuda.launch_form(*arguments, form)[0]
+    return _run("cuda", arguments, options)
 
 
 @torch.library.impl(NAME_WITH_LSE, "CUDA")
 def _cuda_lse(*arguments: Any, **options: Any) -> tuple[Tensor, Tensor]:
-    from kernelproof.ops.int8_attention import cuda
-
-    out, lse = cuda.launch_form(*arguments, _form(options, True))
-    assert lse is not None
-    return out, lse
+    return _run_lse("cuda", arguments, options)

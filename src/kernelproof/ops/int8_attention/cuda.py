@@ -16,10 +16,9 @@ from kernelproof.ops.int8_attention import cuda_general
 from kernelproof.ops.int8_attention.contract import (
     PLAIN,
     Form,
-    ProblemModel,
     check,
-    unit_stride,
 )
+from kernelproof.ops.int8_attention.model import ProblemModel
 
 SOURCE = Path(__file__).parent / "kernel.cu"  # includes common.cuh
 LOG2_E = 1.4426950408889634
@@ -57,10 +56,7 @@ def launch(
         return out
     if k.numel() == 0:
         return out.zero_()
-    tensors = (
-        unit_stride(q), unit_stride(k), unit_stride(v),
-        q_scale.contiguous(), k_scale.contiguous(), v_scale.contiguous(), out,
-    )  # fmt: skip
+    tensors = (q, k, v, q_scale, k_scale, v_scale, out)
     if q.device.index == torch.cuda.current_device():
         _launch(tensors, bool(causal), float(scale))
     else:
@@ -93,7 +89,6 @@ def launch_form(
         return out, lse
     if k.shape[0] == 0 or k.shape[1] == 0:
         return out.zero_(), None if lse is None else lse.fill_(-math.inf)
-    tensors = (unit_stride(q), unit_stride(k), unit_stride(v), q_scale, k_scale, v_scale)
     run = functools.partial(cuda_general.run, tensors, bool(causal), float(scale), form, out, lse)
     if q.device.index == torch.cuda.current_device():
         run(processors(q.device.index))
@@ -105,16 +100,16 @@ def launch_form(
 
 def _is_plain(tensors: Sequence[Tensor], form: Form) -> bool:
     """Whether the kernels of kernel.cu take ``form``."""
-    return form.strict and form == PLAIN._replace(block=form.block) and (
-        tensors[2].dtype == torch.int8 and all(scale.dim() == 1 for scale in tensors[3:6])
+    return (
+        form.strict
+        and form == PLAIN._replace(block=form.block)
+        and (tensors[2].dtype == torch.int8 and all(scale.dim() == 1 for scale in tensors[3:6]))
     )
 
 
-def explanation(
-    tensors: tuple[Tensor, ...], causal: bool, scale: float, form: Form
-) -> list[str]:
+def explanation(tensors: tuple[Tensor, ...], causal: bool, scale: float, form: Form) -> list[str]:
     """Lines for `explain`."""
-    q, k, v = (unit_stride(t) for t in tensors[:3])
+    q, k, v = tensors[:3]
     many = processors(q.device.index)
     if q.numel() == 0 or k.numel() == 0:
         return ["nothing to compute: no queries, no keys, or a head dimension of 0"]
@@ -123,14 +118,16 @@ def explanation(
         if plan is not None:
             return [
                 f"CUDA kernel {plan.kernel.name}, the plain form (dense, scales per head, int8 "
-                f"values, fp32 output): grid {plan.grid}, {plan.block} threads, {plan.shared} bytes "
-                f"of shared memory",
+                f"values, fp32 output): grid {plan.grid}, {plan.block} threads, {plan.shared} "
+                "bytes of shared memory",
                 "probabilities as fp16 pairs (strict)",
             ]
-    return cuda_general.explanation((q, k, v, *tensors[3:6]), causal, scale, form, many)
+    return cuda_general.explanation(tensors, form, many)
 
 
-def _plan(tensors: Sequence[Tensor], causal: bool, scale: float, multiprocessors: int) -> Plan | None:
+def _plan(
+    tensors: Sequence[Tensor], causal: bool, scale: float, multiprocessors: int
+) -> Plan | None:
     q, k, v = tensors
     address = q.data_ptr() | k.data_ptr() | v.data_ptr()
     return plan_for(
@@ -150,9 +147,14 @@ def _launch(tensors: Sequence[Tensor], causal: bool, scale: float) -> None:
             part = (q, k, v, *tensors[3:6], out)
         plan = _plan(part[:3], causal, scale, many)
         if plan is None:
-            cuda_general.run(part[:6], causal, scale, PLAIN, part[6], None, many)
+            cuda_general.run(tuple(part[:6]), causal, scale, PLAIN, part[6], None, many)
         else:
-            plan.kernel(*part, *plan.tail, grid=plan.grid, block=plan.block, shared=plan.shared)
+            q, k, v, q_scale, k_scale, v_scale, out = part
+            scales = q_scale.contiguous(), k_scale.contiguous(), v_scale.contiguous()
+            plan.kernel(
+                q, k, v, *scales, out, *plan.tail,
+                grid=plan.grid, block=plan.block, shared=plan.shared,
+            )  # fmt: skip
 
 
 @functools.cache
@@ -179,13 +181,14 @@ def plan_for(
     multiprocessors: int,
 ) -> Plan | None:
     """The launch for non-empty inputs in the plain form, or None where `cuda_general` serves them:
-    wide heads, and what 32-bit arithmetic cannot hold. ``address``: the low bits of the three data
-    pointers."""
+    wide heads, an innermost stride that is not 1, and what 32-bit arithmetic cannot hold.
+    ``address``: the low bits of the three data pointers."""
     _, q_len, heads, dim = q_shape
     kv_len = k_shape[1]
     small = heads <= _GRID_LIMIT and max(q_len, kv_len) < _INT_LIMIT
     small = small and max(abs(s[1]) for s in (q_stride, k_stride, v_stride)) < _INT_LIMIT
-    if dim > _INSTANCES[-1] or not small:
+    unit = dim == 1 or q_stride[3] == k_stride[3] == v_stride[3] == 1
+    if dim > _INSTANCES[-1] or not small or not unit:
         return None
     return _tile_plan(
         q_shape, k_shape, q_stride, k_stride, v_stride, address, causal, scale, multiprocessors

@@ -12,8 +12,9 @@ from torch import Tensor
 from kernelproof.cuda import Kernel
 from kernelproof.ops.int8_attention.contract import OUT_DTYPES, Form
 
-_FOLDER = Path(__file__).parent
-GENERAL, ROWS = _FOLDER / "kernel_general.cu", _FOLDER / "kernel_rows.cu"  # include form.cuh, common.cuh
+# Both include form.cuh, and that common.cuh.
+GENERAL = Path(__file__).parent / "kernel_general.cu"
+ROWS = Path(__file__).parent / "kernel_rows.cu"
 LOG2_E = 1.4426950408889634
 
 _INSTANCES = (32, 64, 96, 128, 192, 256)  # head dimensions that `attend_general` is compiled for
@@ -49,9 +50,9 @@ def run(
     lse: Tensor | None,
     multiprocessors: int,
 ) -> None:
-    """Launch on the current device and stream. ``tensors``: q, k, v and their scales, q, k and v
-    with an innermost stride of 1; nothing is empty but the head dimension and sequences."""
-    q, k, v, q_scale, k_scale, v_scale = tensors
+    """Launch on the current device and stream. ``tensors``: q, k, v and their scales;
+    nothing is empty but the head dimension and sequences."""
+    q, k, v, v_scale = *tensors[:3], tensors[5]
     plan = _plan(tensors, form, multiprocessors)
     places = tuple(
         None if t is None else t.contiguous()
@@ -85,9 +86,7 @@ def run(
         )  # fmt: skip
 
 
-def explanation(
-    tensors: tuple[Tensor, ...], causal: bool, scale: float, form: Form, multiprocessors: int
-) -> list[str]:
+def explanation(tensors: tuple[Tensor, ...], form: Form, multiprocessors: int) -> list[str]:
     """Lines for `explain`."""
     plan = _plan(tensors, form, multiprocessors)
     if plan.tiles == 0:
@@ -138,12 +137,13 @@ def plan_for(
     kv_len, kv_heads = k_shape[1], k_shape[2]
     group = heads // kv_heads
     keys = kv_len * pages if pages else kv_len
+    unit = dim == 1 or q_stride[3] == k_stride[3] == v_stride[3] == 1
     qk_odd = address
     for stride in (q_stride, k_stride):
         qk_odd |= stride[0] | stride[1] | stride[2]
-    if dim > _INSTANCES[-1] or max(q_len * group, keys) >= _INT_LIMIT:
+    if dim == 0 or dim > _INSTANCES[-1] or max(q_len * group, keys) >= _INT_LIMIT:
         rows = batch * q_len * heads
-        words = (qk_odd | dim) % 4 == 0
+        words = (qk_odd | dim) % 4 == 0 and unit
         return Plan(kernel("attend_rows"), -(-rows // _WARPS), 32 * _WARPS, 0, 1, 0, words)
     width = next(size for size in _INSTANCES if size >= dim)
     v_odd = v_address
@@ -151,6 +151,7 @@ def plan_for(
         v_odd |= size * (2 if half else 1)
     exact = (
         dim == width
+        and unit
         and qk_odd % (16 if width % 64 == 0 else 8) == 0
         and v_odd % (8 if half else 4) == 0
     )
@@ -192,7 +193,7 @@ def _tail(
         batch if cu is None else cu.shape[0] - 1, 0 if table is None else table.shape[1],
         int(causal), int(k_scale.dim() == 3), int(v_scale.dim() == 3),
         OUT_DTYPES.index(form.out_dtype),
-        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3],
+        *q.stride(), *k.stride(), *v.stride(),
         *_scale_strides(q_scale), *_scale_strides(k_scale), *_scale_strides(v_scale),
         *(form.block or (1, 1, 1)), scale * LOG2_E,
     )  # fmt: skip

@@ -16,33 +16,34 @@ __device__ __forceinline__ float capped(float c) {
     return c > 1e30f ? 1e30f : c;
 }
 
-// The arguments that all kernels have, behind the pointers. Strides count elements; that of the head
-// dimension is 1. Scales per head have strides of 0 for batch and block.
+// The arguments that all kernels have, behind the pointers. Strides count elements. Scales per head have strides of 0 for batch and block.
 struct Form {
     const int *cu_q, *cu_k, *kv_lens, *table;  // may be null
     i64 batch, q_len, kv_len, heads, group;    // with a table, kv_len is that of a page
     int dim;
     i64 sequences, pages;  // pages: columns of the table
     int causal, keys_scaled, values_scaled, out_kind;
-    i64 q_batch, q_token, q_head, k_batch, k_token, k_head, v_batch, v_token, v_head;
+    i64 q_batch, q_token, q_head, q_inner, k_batch, k_token, k_head, k_inner;
+    i64 v_batch, v_token, v_head, v_inner;
     i64 qs_batch, qs_block, qs_head, ks_batch, ks_block, ks_head, vs_batch, vs_block, vs_head;
     int q_block, k_block, v_block;  // tokens per scale
     float factor;
 };
 
 #define FORM_PARAMETERS                                                                           \
-    const int *cu_q, const int *cu_k, const int *kv_lens, const int *table, i64 batch, i64 q_len, \
-        i64 kv_len, i64 heads, i64 group, int dim, i64 sequences, i64 pages, int causal,          \
-        int keys_scaled, int values_scaled, int out_kind, i64 q_batch, i64 q_token, i64 q_head,   \
-        i64 k_batch, i64 k_token, i64 k_head, i64 v_batch, i64 v_token, i64 v_head, i64 qs_batch, \
-        i64 qs_block, i64 qs_head, i64 ks_batch, i64 ks_block, i64 ks_head, i64 vs_batch,         \
-        i64 vs_block, i64 vs_head, int q_block, int k_block, int v_block, float factor
+    const int* cu_q, const int* cu_k, const int* kv_lens, const int* table, i64 batch, i64 q_len, \
+    i64 kv_len, i64 heads, i64 group, int dim, i64 sequences, i64 pages, int causal,              \
+    int keys_scaled, int values_scaled, int out_kind, i64 q_batch, i64 q_token, i64 q_head,       \
+    i64 q_inner, i64 k_batch, i64 k_token, i64 k_head, i64 k_inner, i64 v_batch, i64 v_token,     \
+    i64 v_head, i64 v_inner, i64 qs_batch, i64 qs_block, i64 qs_head, i64 ks_batch, i64 ks_block, \
+    i64 ks_head, i64 vs_batch, i64 vs_block, i64 vs_head, int q_block, int k_block, int v_block,  \
+    float factor
 
 #define FORM_ARGUMENTS                                                                            \
     cu_q, cu_k, kv_lens, table, batch, q_len, kv_len, heads, group, dim, sequences, pages,        \
-        causal, keys_scaled, values_scaled, out_kind, q_batch, q_token, q_head, k_batch, k_token, \
-        k_head, v_batch, v_token, v_head, qs_batch, qs_block, qs_head, ks_batch, ks_block,        \
-        ks_head, vs_batch, vs_block, vs_head, q_block, k_block, v_block, factor
+    causal, keys_scaled, values_scaled, out_kind, q_batch, q_token, q_head, q_inner, k_batch,     \
+    k_token, k_head, k_inner, v_batch, v_token, v_head, v_inner, qs_batch, qs_block, qs_head,     \
+    ks_batch, ks_block, ks_head, vs_batch, vs_block, vs_head, q_block, k_block, v_block, factor
 
 // ---- where things are ----
 

@@ -46,8 +46,8 @@ constexpr double LOG2_E = 1.4426950408889634;
 
 enum OutKind { OUT_FLOAT, OUT_BFLOAT, OUT_HALF };
 
-// What the caller passes, packed without gaps: fields of 8 bytes only. Strides count elements; the
-// innermost one is 1. Scales per head have strides of 0 for batch and block.
+// What the caller passes, packed without gaps: fields of 8 bytes only. Strides count elements.
+// Scales per head have strides of 0 for batch and block.
 struct Problem {
     const int8_t *q, *k;
     const void* v;
@@ -56,14 +56,14 @@ struct Problem {
     float* lse;  // contiguous (batch, q_len, heads), or null
     const int32_t *cu_q, *cu_k, *kv_lens, *table;  // contiguous, or null
     int64_t batch, q_len, heads, dim, kv_len, kv_heads;  // with a table, kv_len is that of a page
-    int64_t q_strides[3], k_strides[3], v_strides[3];  // batch (or page), token, head
+    int64_t q_strides[4], k_strides[4], v_strides[4];  // batch (or page), token, head, innermost
     int64_t q_scale_strides[3], k_scale_strides[3], v_scale_strides[3];  // batch, block, head
     int64_t blocks[3];                                 // tokens per scale, of q, k, v
     int64_t keys_scaled, values_scaled;  // whether these have scales per token or block
     int64_t sequences, pages_per_sequence, v_half, out_kind, causal;
     double scale;
 };
-static_assert(sizeof(Problem) == 47 * 8, "the caller packs 47 fields of 8 bytes");
+static_assert(sizeof(Problem) == 50 * 8, "the caller packs 50 fields of 8 bytes");
 
 inline vfloat splat(float x) { return x - vfloat{}; }
 inline vint splat(int32_t x) { return x - vint{}; }
@@ -294,6 +294,7 @@ struct Scratch {
     float* values;   // [KEY_BLOCK][padded_dim]
     int32_t* scores; // [ROW_TILE][KEY_BLOCK], probabilities (float) after the softmax
     float* out;      // [ROW_TILE][padded_dim], not yet divided by the row sums
+    char* row;       // one row of q, k or v, where its elements are not neighbours
 };
 
 // Where the keys of one block are, and their scales.
@@ -361,17 +362,18 @@ bool make_scratch(const Problem& p, Scratch& s) {
     static thread_local Buffer buffer;
     const int64_t words = (p.dim + STEP - 1) / STEP, padded = round_up(p.dim, VL);
     const int64_t block = key_block(p.dim);
-    const int64_t sizes[5] = {ROW_TILE * words, block * words, block * padded, ROW_TILE * block,
-                              ROW_TILE * padded};
-    int64_t offsets[6] = {0};
-    for (int i = 0; i < 5; ++i) offsets[i + 1] = offsets[i] + round_up(sizes[i] * 4, 64);
-    if (!buffer.reserve(static_cast<size_t>(offsets[5]))) return false;
+    const int64_t sizes[6] = {ROW_TILE * words, block * words, block * padded, ROW_TILE * block,
+                              ROW_TILE * padded, padded};
+    int64_t offsets[7] = {0};
+    for (int i = 0; i < 6; ++i) offsets[i + 1] = offsets[i] + round_up(sizes[i] * 4, 64);
+    if (!buffer.reserve(static_cast<size_t>(offsets[6]))) return false;
     char* base = static_cast<char*>(buffer.data);
     s.queries = reinterpret_cast<word*>(base + offsets[0]);
     s.keys = reinterpret_cast<word*>(base + offsets[1]);
     s.values = reinterpret_cast<float*>(base + offsets[2]);
     s.scores = reinterpret_cast<int32_t*>(base + offsets[3]);
     s.out = reinterpret_cast<float*>(base + offsets[4]);
+    s.row = base + offsets[5];
     return true;
 }
 
@@ -381,14 +383,24 @@ int64_t visible_keys(const Problem& p, const Span& span, int64_t t) {
     return n < 0 ? 0 : n;
 }
 
+// `from` itself where its `dim` elements are neighbours, else a copy of them in `room`.
+template <class T>
+inline const T* gathered(const T* from, int64_t stride, int64_t dim, char* room) {
+    if (stride == 1) return from;
+    T* to = reinterpret_cast<T*>(room);
+    for (int64_t d = 0; d < dim; ++d) to[d] = from[d * stride];
+    return to;
+}
+
 void pack_queries(const Problem& p, const Task& task, Scratch& s, Rows& rows) {
     const int64_t group = p.heads / p.kv_heads, words = (p.dim + STEP - 1) / STEP;
     const int64_t b = task.span.batch;
     for (int r = 0; r < rows.count; ++r) {
         const int64_t token = task.span.q_first + (task.first + r) / group;
         const int64_t head = task.kv_head * group + (task.first + r) % group;
-        const int8_t* q =
-            p.q + b * p.q_strides[0] + token * p.q_strides[1] + head * p.q_strides[2];
+        const int8_t* q = gathered(
+            p.q + b * p.q_strides[0] + token * p.q_strides[1] + head * p.q_strides[2],
+            p.q_strides[3], p.dim, s.row);
         int32_t sum = 0;
         for (int64_t d = 0; d < p.dim; ++d) sum += q[d];
         word* to = s.queries + r * words;
@@ -439,7 +451,7 @@ void find_keys(const Problem& p, const Task& task, int64_t start, int64_t count,
         for (int64_t i = count; i < round_up(count, VL); ++i) keys.key_scale[i] = 0.0f;
 }
 
-void pack_keys(const Problem& p, const Keys& keys, int64_t count, word* packed) {
+void pack_keys(const Problem& p, const Keys& keys, int64_t count, word* packed, char* room) {
     const int64_t words = (p.dim + STEP - 1) / STEP;
     for (int64_t key = 0; key < round_up(count, VL); ++key) {
         word* to = packed + key / VL * words * VL + key % VL;
@@ -447,7 +459,7 @@ void pack_keys(const Problem& p, const Keys& keys, int64_t count, word* packed) 
             for (int64_t w = 0; w < words; ++w) to[w * VL] = 0;
             continue;
         }
-        const int8_t* from = keys.key[key];
+        const int8_t* from = gathered(keys.key[key], p.k_strides[3], p.dim, room);
         for (int64_t w = 0; w < p.dim / STEP; ++w) to[w * VL] = pack_key(from + w * STEP);
         if (p.dim % STEP)
             to[(words - 1) * VL] = pack_key_end(from + (words - 1) * STEP, p.dim % STEP);
@@ -479,15 +491,17 @@ inline void widen_values(const uint16_t* from, int64_t dim, float* to) {
 }
 
 // Returns whether all values are finite.
-bool convert_values(const Problem& p, const Keys& keys, int64_t count, float* values) {
+bool convert_values(const Problem& p, const Keys& keys, int64_t count, float* values, char* room) {
     const int64_t padded = round_up(p.dim, VL);
     vfloat nothing = {};
     for (int64_t key = 0; key < count; ++key) {
         float* to = values + key * padded;
         if (p.v_half)
-            widen_values(reinterpret_cast<const uint16_t*>(keys.value[key]), p.dim, to);
+            widen_values(gathered(reinterpret_cast<const uint16_t*>(keys.value[key]),
+                                  p.v_strides[3], p.dim, room), p.dim, to);
         else
-            widen_values(reinterpret_cast<const int8_t*>(keys.value[key]), p.dim, to);
+            widen_values(gathered(reinterpret_cast<const int8_t*>(keys.value[key]), p.v_strides[3],
+                                  p.dim, room), p.dim, to);
         if (p.values_scaled) {
             const float scale = keys.value_scale[key];
             for (int64_t d = 0; d < p.dim; ++d) to[d] *= scale;
@@ -710,8 +724,8 @@ void run_tile(const Problem& p, const Task& task, Scratch& s, PartRow* part, flo
             rows.visible[r] = static_cast<int>(n < 0 ? 0 : n < size ? n : size);
         }
         find_keys(p, task, start, size, keys);
-        pack_keys(p, keys, size, s.keys);
-        const bool finite = convert_values(p, keys, size, s.values);
+        pack_keys(p, keys, size, s.keys, s.row);
+        const bool finite = convert_values(p, keys, size, s.values, s.row);
         by_register_tiles(count, ScoreTile{s, rows, words, block, end / VL});
         for (int r = 0; r < count; ++r) {
             if (rows.visible[r] == 0 && !rows.started[r]) {

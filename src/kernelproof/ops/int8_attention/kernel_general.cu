@@ -25,6 +25,40 @@ __device__ __forceinline__ int value_key(int step, int u, int t) {
     return step * 16 + (u >> 1) * 8 + 2 * t + (u & 1);
 }
 
+// BYTES of one row from element `column` on, one by one, with zeros behind the last of `dim` elements
+// of SIZE bytes; `inner`: from one element to the next.
+template <int BYTES, int SIZE>
+__device__ __forceinline__ void load_strided(u32* to, const i8* row, int column, int dim, i64 inner) {
+#pragma unroll
+    for (int w = 0; w < BYTES / 4; w++) {
+        u32 word = 0;
+#pragma unroll
+        for (int i = 0; i < 4 / SIZE; i++) {
+            // Loads without branches; what lies behind the last column is read there, and dropped.
+            const int c = column + 4 / SIZE * w + i;
+            const i64 at = min(c, dim - 1) * inner;
+            const u32 x = SIZE == 1 ? static_cast<unsigned char>(row[at])
+                                    : reinterpret_cast<const unsigned short*>(row)[at];
+            word |= c < dim ? x << (8 * SIZE * i) : 0;
+        }
+        to[w] = word;
+    }
+}
+
+// As load_qk, of any inner stride where not EXACT.
+template <int DIM, bool EXACT>
+__device__ __forceinline__ void load_row(u32 (&to)[DIM / 16], const i8* row, int t, int dim,
+                                         i64 inner) {
+    constexpr int VEC = Widths<DIM>::QK;
+    if constexpr (EXACT) {
+        load_qk<DIM, true>(to, row, t, dim);
+    } else {
+#pragma unroll
+        for (int i = 0; i < DIM / (4 * VEC); i++)
+            load_strided<VEC, 1>(&to[i * VEC / 4], row, i * 4 * VEC + t * VEC, dim, inner);
+    }
+}
+
 template <int DIM, bool HALF, bool EXACT, bool PAGED>
 __device__ __forceinline__ void load_step_keys(Step16<DIM, HALF>& s, const Form& f,
                                                const Span& span, const i8* k, int step, int last,
@@ -32,8 +66,8 @@ __device__ __forceinline__ void load_step_keys(Step16<DIM, HALF>& s, const Form&
 #pragma unroll
     for (int j = 0; j < 2; j++) {
         const Place p = place_of<PAGED>(f, span, min(step * 16 + 8 * j + g, last));
-        load_qk<DIM, EXACT>(s.k[j], k + p.batch * f.k_batch + p.token * f.k_token + head * f.k_head,
-                            t, f.dim);
+        load_row<DIM, EXACT>(s.k[j], k + p.batch * f.k_batch + p.token * f.k_token + head * f.k_head,
+                             t, f.dim, f.k_inner);
     }
 }
 
@@ -48,12 +82,12 @@ __device__ __forceinline__ void load_step_values(Step16<DIM, HALF>& s, const For
 #pragma unroll
         for (int i = 0; i < DIM / 32; i++) {
             const int column = 32 * i + 4 * g;
-            // The general loader counts bytes; a byte is in or out with its element.
-            if constexpr (HALF)
-                load_piece<8, EXACT>(&s.v[u][2 * i],
-                                     static_cast<const i8*>(v) + 2 * offset, 2 * column, 2 * f.dim);
+            const i8* row = static_cast<const i8*>(v) + (HALF ? 2 : 1) * offset;
+            u32* to = &s.v[u][HALF ? 2 * i : i];
+            if constexpr (EXACT)
+                load_global<HALF ? 8 : 4>(to, row + (HALF ? 2 : 1) * column);
             else
-                load_piece<4, EXACT>(&s.v[u][i], static_cast<const i8*>(v) + offset, column, f.dim);
+                load_strided<HALF ? 8 : 4, HALF ? 2 : 1>(to, row, column, f.dim, f.v_inner);
         }
     }
 }
@@ -293,7 +327,7 @@ __device__ __forceinline__ void share_running(float* shared, int warp, const Run
 // grid: tiles x key heads x splits in one axis (`tiles` counts those of all sequences), block
 // 32 * WARPS. parts: null, or [row][split][dim + 3] with the row's place in (batch, q_len, heads).
 // DIM: a multiple of 32 up to 256. EXACT: dim == DIM and rows are aligned for vector loads;
-// otherwise bytes are loaded one by one and missing columns are zeros.
+// otherwise elements are loaded one by one, at any strides, and missing columns are zeros.
 template <int DIM, bool HALF, bool EXACT, bool STRICT, bool PAGED>
 __global__ void __launch_bounds__(32 * WARPS)
 attend_general(const i8* q, const i8* k, const void* v, const float* q_scale, const float* k_scale,
@@ -331,8 +365,9 @@ attend_general(const i8* q, const i8* k, const void* v, const float* q_scale, co
         const int row = min(first + g + 8 * r, rows - 1);
         const int own = row / static_cast<int>(group);
         const i64 token = span.q_first + own, row_head = head * group + row % static_cast<int>(group);
-        load_qk<DIM, EXACT>(query[r],
-                            q + span.batch * q_batch + token * q_token + row_head * q_head, t, dim);
+        load_row<DIM, EXACT>(query[r],
+                             q + span.batch * q_batch + token * q_token + row_head * q_head, t, dim,
+                             q_inner);
         float signed_factor = factor * __ldg(q_scale + span.batch * qs_batch +
                                              token / q_block * qs_block + row_head * qs_head);
         if (!keys_scaled) signed_factor *= __ldg(k_scale + head * ks_head);

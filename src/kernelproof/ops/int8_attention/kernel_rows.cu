@@ -34,14 +34,15 @@ combine_parts(const float* parts, const float* last_scale, void* out, float* lse
 }
 
 // The product of one query row and one key row, the same in every lane.
-__device__ __forceinline__ int dot_row(const i8* q, const i8* k, int dim, bool words, int lane) {
+__device__ __forceinline__ int dot_row(const i8* q, const i8* k, int dim, bool words, i64 q_inner,
+                                       i64 k_inner, int lane) {
     int sum = 0;
     if (words) {
         for (int d = 4 * lane; d < dim; d += 128)
             sum = __dp4a(*reinterpret_cast<const int*>(q + d), *reinterpret_cast<const int*>(k + d),
                          sum);
     } else {
-        for (int d = lane; d < dim; d += 32) sum += static_cast<int>(q[d]) * k[d];
+        for (int d = lane; d < dim; d += 32) sum += static_cast<int>(q[d * q_inner]) * k[d * k_inner];
     }
     return __reduce_add_sync(~0u, sum);
 }
@@ -55,7 +56,7 @@ __device__ __forceinline__ double largest_of_warp(double x) {
 // One warp per query row; grid covers batch * q_len * heads rows, block 32 * WARPS. `sums` is the
 // accumulator, (rows, dim) fp32, and may be `out` itself (each lane reads only what it wrote), so the
 // head dimension is not bounded by registers. `words`: dim, pointers and strides of q and k are
-// multiples of 4. Products of score and scale are exact in fp64.
+// multiples of 4, and the inner strides are 1. Products of score and scale are exact in fp64.
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
 attend_rows(const i8* q, const i8* k, const void* v, const float* q_scale, const float* k_scale,
             const float* v_scale, void* out, float* lse, float* sums, int words, int v_half,
@@ -106,7 +107,7 @@ attend_rows(const i8* q, const i8* k, const void* v, const float* q_scale, const
         double x = -1e300;
         for (int j = 0; j < keys; j++) {
             const i64 from = __shfl_sync(~0u, key_place, j);
-            const int score = dot_row(q, k + from, dim, words != 0, lane);
+            const int score = dot_row(q, k + from, dim, words != 0, q_inner, k_inner, lane);
             if (lane == j) x = sign * score * scale_k;
         }
         double top = largest_of_warp(x);
@@ -123,7 +124,7 @@ attend_rows(const i8* q, const i8* k, const void* v, const float* q_scale, const
         for (int d = lane; d < dim; d += 32) {
             float y = 0.0f;
             for (int j = 0; j < keys; j++) {
-                const i64 at = place[warp][j] + d;
+                const i64 at = place[warp][j] + d * v_inner;
                 const float value = v_half ? __half2float(static_cast<const __half*>(v)[at])
                                            : static_cast<float>(static_cast<const i8*>(v)[at]);
                 y = fmaf(weight[warp][j], value, y);

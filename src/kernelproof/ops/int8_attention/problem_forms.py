@@ -6,23 +6,23 @@ pages, fp16 values, 16-bit outputs, logarithms of the sums, and probabilities in
 
 ``q`` is (B, Sq, Hq, D), ``k`` and ``v`` are (B, Skv, Hkv, D); g = h // (Hq / Hkv). Each scale is
 (H,), (B, S, H), or (B, ceil(S / block), H). Under the causal mask query t of a sequence sees keys
-0 .. t + keys - queries: the diagonal ends in the bottom right corner. A query that sees no key gives
-zeros, and -inf as its logarithm.
+0 .. t + keys - queries: the diagonal ends in the bottom right corner. A query that sees no key
+gives zeros, and -inf as its logarithm.
 
-``kind`` says what follows the six tensors: "dense" nothing; "packed" ``cu_q`` and ``cu_k``
-(sequences + 1,), where q is (1, all tokens, Hq, D); "lens" ``kv_lens`` (B,), the number of keys that
-exist; "paged" ``kv_lens`` and ``table`` (B, M), where k and v are (pages, page, Hkv, D) and token s of
-sequence b is slot ``s % page`` of page ``table[b, s // page]``. All of them int32.
+``kind`` says what follows the six tensors, all int32: "dense" nothing; "packed" ``cu_q`` and
+``cu_k`` (sequences + 1,), where q is (1, all tokens, Hq, D); "lens" ``kv_lens`` (B,), the number of
+keys that exist; "paged" ``kv_lens`` and ``table`` (B, M), where k and v are (pages, page, Hkv, D)
+and token s of sequence b is slot ``s % page`` of page ``table[b, s // page]``.
 
-``accuracy="high"`` allows probabilities in fp16: the reference makes a part of that rounding, so that
-the limit of the verdict is what this tier promises.
+``accuracy="high"`` allows probabilities in fp16: the reference makes a part of that rounding, which
+sets the limit of the verdict.
 
 Traps for kernel writers:
 
-- What is not seen must not be read as a number: keys and scales behind a length, in unused slots and
-  pages, and of later tokens. 0 times NaN is NaN.
-- A scale per key makes scores of size 100 lose digits before the maximum is taken off; one per value
-  does not fit into fp16 together with a probability.
+- What is not seen must not be read as a number: keys and scales behind a length, in unused slots
+  and pages, and of later tokens. 0 times NaN is NaN.
+- With a scale per key, scores of size 100 lose digits before the maximum is taken off; one per
+  value does not fit into fp16 together with a probability.
 - Packed sequences without queries, without keys, or without either, first and last too.
 - Heads in a slot with four more bytes (its scale) are not aligned to their length.
 """
@@ -36,19 +36,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernelproof.ops.int8_attention.contract import KINDS, Form
+from kernelproof.ops.int8_attention.contract import Form
+from kernelproof.ops.int8_attention.model import KINDS
 from kernelproof.ops.int8_attention.reference import attend
 
 TOLERANCE = {"atol": 1e-3, "rtol": 1e-3}
 
 # Rounding probabilities to fp16 makes a relative rms error of 1.4e-4, and up to 2.5 times that in
-# rows of few keys. The verdict's limit is 12 times the reference's own error: with this share of the
-# rounding it is 5e-4, and bf16 (1.1e-3) or int8 (7e-3) are far outside.
+# rows of few keys. The verdict's limit is 12 times the reference's own error: with this share of
+# the rounding it is 5e-4, and bf16 (1.1e-3) or int8 (7e-3) are outside.
 SHARE = 0.3
 
 
 def rounded(p: Tensor) -> Tensor:
-    """Probabilities with a share of what rounding to fp16, relative to the largest, would change."""
+    """Probabilities with a share of the change that rounding to fp16 makes, the largest being 1."""
     largest = p.amax(-1, keepdim=True)
     return p + ((p / largest).half().to(p.dtype) * largest - p) * SHARE
 
@@ -125,11 +126,13 @@ def get_inputs(
         used = [-(-length // page) for length in lens]
         kv_batch, kv_seq = sum(used) + 2, page
         places.append(_table(used, kv_batch))
+    cache = (kv_batch, kv_seq, kv_heads, head_dim)
     made = [
-        torch.randint(-127, 128, (b, s, h, head_dim), dtype=torch.int8)
-        for b, s, h in ((batch, seq, heads), (kv_batch, kv_seq, kv_heads), (kv_batch, kv_seq, kv_heads))
+        torch.randint(-127, 128, shape, dtype=torch.int8)
+        for shape in ((batch, seq, heads, head_dim), cache, cache)
     ]
-    drawn = [_scale(x, scales, size, signed) for x, size in zip(made, block or (1, 1, 1), strict=True)]
+    sizes = zip(made, block or (1, 1, 1), strict=True)
+    drawn = [_scale(x, scales, size, signed) for x, size in sizes]
     if gap:
         made[1:] = [F.pad(t, (0, gap), value=99)[..., :head_dim] for t in made[1:]]
     if half:
@@ -185,8 +188,8 @@ CASES: dict[str, dict[str, Any]] = {
         "kind": "packed", "queries": (3, 16, 0), "keys": (20, 4, 1), "scales": "head", "lse": True,
     },
     "packed_at_edges": {
-        "kind": "packed", "queries": (0, 16, 1, 15, 0), "keys": (0, 127, 128, 129, 0), "kv_heads": 4,
-        "head_dim": 16,
+        "kind": "packed", "queries": (0, 16, 1, 15, 0), "keys": (0, 127, 128, 129, 0),
+        "kv_heads": 4, "head_dim": 16,
     },
     "packed_empty": {"kind": "packed", "queries": (0, 0), "keys": (0, 3)},
     "packed_blocks": {
@@ -213,8 +216,10 @@ CASES: dict[str, dict[str, Any]] = {
     "no_keys": {"kv_seq": 0, "lse": True},
     "one_key_head": {"seq": 3, "heads": 16, "kv_heads": 1, "kv_seq": 19},
     "head_dim_73": {"batch": 1, "seq": 9, "heads": 2, "head_dim": 73},
-    "head_dim_80": {"batch": 1, "seq": 7, "heads": 2, "head_dim": 80, "half": True, "causal": False},
-    "head_dim_128": {"batch": 1, "seq": 16, "kv_seq": 129, "heads": 1, "kv_heads": 1, "head_dim": 128},
+    "head_dim_80": {"batch": 1, "seq": 7, "heads": 2, "head_dim": 80, "half": True},
+    "head_dim_128": {
+        "batch": 1, "seq": 16, "kv_seq": 129, "heads": 1, "kv_heads": 1, "head_dim": 128,
+    },
     "head_dim_256": {"batch": 1, "seq": 5, "heads": 2, "kv_heads": 1, "head_dim": 256},
     "head_dim_300": {"batch": 1, "seq": 5, "kv_seq": 40, "heads": 2, "head_dim": 300, "lse": True},
     "slots_with_scale": {

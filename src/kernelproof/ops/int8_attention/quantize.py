@@ -61,7 +61,7 @@ def quantize_int8(
     spread = scale
     if block is not None:
         spread = scale.repeat_interleave(block, dim=1)[:, : x.shape[1]]
-    values = torch.round(wide / spread.unsqueeze(-1)).nan_to_num_(0.0).clamp_(-127, 127)
+    values: Tensor = torch.round(wide / spread.unsqueeze(-1)).nan_to_num_(0.0).clamp_(-127, 127)
     return values.to(dtype), scale
 
 
@@ -73,22 +73,21 @@ def _largest(x: Tensor, granularity: str, block: int | None) -> Tensor:
     if granularity == "head":
         if size.numel() == 0:
             return torch.zeros(x.shape[2], device=x.device)
-        return size.amax(dim=(0, 1, 3))
+        return torch.amax(size, dim=(0, 1, 3))
     rows = size.amax(dim=3)
     if block is None:
         return rows
     count = -(-x.shape[1] // block)
     rows = nn.functional.pad(rows, (0, 0, 0, count * block - x.shape[1]))
-    return rows.unflatten(1, (count, block)).amax(dim=2)
+    blocks: Tensor = rows.unflatten(1, (count, block))
+    return blocks.amax(dim=2)
 
 
 class _StraightThrough(torch.autograd.Function):
     """Attention through int8 forward; backward as if nothing had been rounded."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...]
-    ) -> Tensor:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...]) -> Tensor:
         granularity, block, causal, scale, accuracy, impl = options
         out, lse, wide = _quantised(q, k, v, granularity, block, causal, scale, accuracy, impl)
         ctx.save_for_backward(*wide, out, lse)
@@ -97,8 +96,9 @@ class _StraightThrough(torch.autograd.Function):
         return out.to(q.dtype)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
-        grads = attention_backward(grad, *ctx.saved_tensors, ctx.causal, ctx.scale)
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        q, k, v, out, lse = ctx.saved_tensors
+        grads = attention_backward(grad, q, k, v, out, lse, ctx.causal, ctx.scale)
         return (*(g.to(d) for g, d in zip(grads, ctx.dtypes, strict=True)), None)
 
 
@@ -208,7 +208,8 @@ def scaled_dot_product_int8(
     q, k, v = (t.transpose(1, 2) for t in (query, key, value))
     if wants:
         options = (granularity, block, is_causal, scale, accuracy, impl)
-        out: Tensor = _StraightThrough.apply(q, k, v, options)
+        apply: Any = _StraightThrough.apply
+        out: Tensor = apply(q, k, v, options)
         return out.transpose(1, 2)
     from kernelproof.ops.int8_attention import int8_attention
     from kernelproof.ops.int8_attention.contract import OUT_DTYPES
@@ -244,9 +245,7 @@ class Int8Attention(nn.Module):
             "backward": backward, "impl": impl,
         }  # fmt: skip
 
-    def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, is_causal: bool = False
-    ) -> Tensor:
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, is_causal: bool = False) -> Tensor:
         return scaled_dot_product_int8(query, key, value, is_causal=is_causal, **self.options)
 
     def extra_repr(self) -> str:

@@ -1,4 +1,4 @@
-"""int8 attention in plain PyTorch: every form, any device, with gradients in the scales and in v."""
+"""int8 attention in plain PyTorch: every form, any device, gradients in the scales and fp16 v."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Rounding = Callable[[Tensor], Tensor]
 
 
 def dequantised(x: Tensor, scale: Tensor, block: int = 1) -> Tensor:
-    """``x`` (B, S, H, D) times its scale: (H,), or (B, ceil(S / block), H), in the scale's dtype."""
+    """``x`` (B, S, H, D) times its scale, (H,) or (B, ceil(S / block), H), in the scale's dtype."""
     if scale.dim() == 3:
         scale = scale.repeat_interleave(block, dim=1)[:, : x.shape[1]]
     return x.to(scale.dtype) * scale.unsqueeze(-1)
@@ -94,13 +94,12 @@ def _rows(
     parts = [(slice(t, t + 1), max(late + t + 1, 0)) for t in range(count)]
     if not causal:
         parts = [(slice(0, count), k.shape[0])]
-    outs = [torch.zeros_like(q[:0])]
-    sums = [torch.zeros_like(q[:0, :, 0])]
+    outs, sums = [torch.zeros_like(q[:0])], [q.new_zeros((0, q.shape[1]))]
     for rows, visible in parts:
         own = q[rows]
         if visible == 0:
             outs.append(torch.zeros_like(own))
-            sums.append(torch.full_like(own[..., 0], -math.inf))
+            sums.append(own.new_full(own.shape[:2], -math.inf))
             continue
         scores = torch.einsum("thd,shd->hts", own, k[:visible]) * scale
         p = torch.softmax(scores, dim=-1)
