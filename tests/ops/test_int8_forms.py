@@ -284,6 +284,20 @@ def test_cuda_emulated(name: str) -> None:
     assert_right(got, tensors, causal, form)
 
 
+@pytest.mark.parametrize("strict", [True, False])
+def test_cuda_blocks_emulated(strict: bool) -> None:
+    """Long dense inputs, whose kernel takes every output; scales of both signs."""
+    torch.manual_seed(11)
+    inputs = problem.get_inputs(
+        batch=2, seq=65, kv_seq=130, heads=54, scale_low=-0.025, values="uniform"
+    )
+    form = Form(strict, torch.float32 if strict else torch.bfloat16, with_lse=True)
+    chosen = cuda._blocks_plan(tuple(inputs), True, 32**-0.5, form, 108)
+    assert chosen is not None and chosen.kernel.name.startswith("attend_blocks<32, true")
+    got = emulated(lambda: cuda.launch_form(*inputs, True, 32**-0.5, form))
+    assert_right(got, inputs, True, form)
+
+
 def test_cuda_split_emulated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three blocks share the keys; one of them may see none."""
     monkeypatch.setattr(cuda_general, "_splits", lambda *_: 3)

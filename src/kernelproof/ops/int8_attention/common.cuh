@@ -1,4 +1,4 @@
-// What both sources of kernels use: instructions, loads, and conversions to fragments.
+// What all kernels use: instructions, loads, conversions to fragments, outputs.
 
 #pragma once
 
@@ -60,6 +60,9 @@ __device__ __forceinline__ void wait_copies_but_last() {
 }
 
 // ---- end of instructions ----
+
+__device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
+__device__ __forceinline__ float minus_infinity() { return __int_as_float(0xff800000); }
 
 __device__ __forceinline__ u32 as_bits(__half2 x) { return *reinterpret_cast<u32*>(&x); }
 __device__ __forceinline__ __half2 as_half2(u32 x) { return *reinterpret_cast<__half2*>(&x); }
@@ -132,4 +135,40 @@ __device__ __forceinline__ void value_pairs(u32 (&b)[4][2], u32 w0, u32 w1, u32 
             const u32 word = __byte_perm(bytes, 0x64646464u, (e & 1) ? 0x4342 : 0x4140);
             b[e][half] = as_bits(__hsub2(as_half2(word), bias));
         }
+}
+
+// ---- outputs ----
+
+// bfloat16 by bits, rounded to nearest even.
+__device__ __forceinline__ unsigned short bfloat_bits(float x) {
+    const u32 bits = __float_as_uint(x);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fc0;
+    return static_cast<unsigned short>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+// out_kind: 0 float, 1 bfloat16, 2 half.
+__device__ __forceinline__ unsigned short short_bits(float x, int out_kind) {
+    return out_kind == 1 ? bfloat_bits(x) : __half_as_ushort(__float2half_rn(x));
+}
+
+__device__ __forceinline__ void write_out(void* out, i64 place, float x, int out_kind) {
+    if (out_kind == 0)
+        static_cast<float*>(out)[place] = x;
+    else
+        static_cast<unsigned short*>(out)[place] = short_bits(x, out_kind);
+}
+
+// Four neighbours, aligned to their size.
+__device__ __forceinline__ void write_four(void* out, i64 place, float4 x, int out_kind) {
+    if (out_kind == 0)
+        *reinterpret_cast<float4*>(static_cast<float*>(out) + place) = x;
+    else
+        *reinterpret_cast<ushort4*>(static_cast<unsigned short*>(out) + place) =
+            make_ushort4(short_bits(x.x, out_kind), short_bits(x.y, out_kind),
+                         short_bits(x.z, out_kind), short_bits(x.w, out_kind));
+}
+
+// Natural logarithm of a row's sum of exponentials; `sum` is relative to `top`.
+__device__ __forceinline__ float row_lse(float top, float c, float sum) {
+    return sum == 0.0f ? minus_infinity() : fmaf(top * c, 0.6931471805599453f, logf(sum));
 }

@@ -14,6 +14,7 @@ from torch import Tensor
 from kernelproof.cuda import Kernel
 from kernelproof.ops.int8_attention import cuda_general
 from kernelproof.ops.int8_attention.contract import (
+    OUT_DTYPES,
     PLAIN,
     Form,
     check,
@@ -26,6 +27,8 @@ LOG2_E = 1.4426950408889634
 _INSTANCES = (32, 64, 96, 128, 192, 256)  # head dimensions that `attend` is compiled for
 _GRID_LIMIT = 65_535  # blocks in y and z (CUDA C++ guide, table of compute capabilities)
 _INT_LIMIT = 2**30  # rows and strides below this keep the kernel's 32-bit arithmetic exact
+# Rows that share a key head, and keys, up to and from which `attend_general` takes over.
+_DECODE_ROWS, _DECODE_KEYS = 64, 1024
 _BLOCK_WARPS, _BLOCK_ROWS, _BLOCK_KEYS = 4, 64, 64  # of `attend_blocks`
 
 
@@ -36,7 +39,8 @@ class Plan(NamedTuple):
     grid: tuple[int, int, int]
     block: int
     shared: int
-    tail: tuple[int | float, ...]  # the arguments behind the seven pointers
+    tail: tuple[int | float, ...]  # the arguments behind the pointers and out_kind
+    blocks: bool  # whether it is `attend_blocks`, which takes every output and accuracy
 
 
 def launch(
@@ -78,7 +82,7 @@ def launch_form(
 ) -> tuple[Tensor, Tensor | None]:
     """`int8_attention` on CUDA tensors: the output, and the lse where ``form`` asks for it."""
     tensors = (q, k, v, q_scale, k_scale, v_scale)
-    if _is_plain(tensors, form):
+    if _is_dense(tensors, form) and form == PLAIN._replace(block=form.block):
         return launch(*tensors, causal, scale), None
     check(*tensors, form)
     out = torch.empty(q.shape, dtype=form.out_dtype, device=q.device)
@@ -89,22 +93,52 @@ def launch_form(
         return out, lse
     if k.shape[0] == 0 or k.shape[1] == 0:
         return out.zero_(), None if lse is None else lse.fill_(-math.inf)
-    run = functools.partial(cuda_general.run, tensors, bool(causal), float(scale), form, out, lse)
     if q.device.index == torch.cuda.current_device():
-        run(processors(q.device.index))
+        _launch_form(tensors, bool(causal), float(scale), form, out, lse)
     else:
         with torch.cuda.device(q.device):
-            run(processors(q.device.index))
+            _launch_form(tensors, bool(causal), float(scale), form, out, lse)
     return out, lse
 
 
-def _is_plain(tensors: Sequence[Tensor], form: Form) -> bool:
-    """Whether the kernels of kernel.cu take ``form``."""
+def _is_dense(tensors: Sequence[Tensor], form: Form) -> bool:
+    """Whether the kernels of kernel.cu take the inputs: dense, scales per head, int8 values."""
     return (
-        form.strict
-        and form == PLAIN._replace(block=form.block)
-        and (tensors[2].dtype == torch.int8 and all(scale.dim() == 1 for scale in tensors[3:6]))
+        form.cu_seqlens_q is None
+        and form.kv_lens is None
+        and tensors[2].dtype == torch.int8
+        and all(scale.dim() == 1 for scale in tensors[3:6])
     )
+
+
+def _launch_form(
+    tensors: tuple[Tensor, ...],
+    causal: bool,
+    scale: float,
+    form: Form,
+    out: Tensor,
+    lse: Tensor | None,
+) -> None:
+    many = processors(out.device.index)
+    plan = _blocks_plan(tensors, causal, scale, form, many)
+    if plan is None:
+        cuda_general.run(tensors, causal, scale, form, out, lse, many)
+        return
+    scales = tuple(t.contiguous() for t in tensors[3:6])
+    plan.kernel(
+        *tensors[:3], *scales, out, lse, OUT_DTYPES.index(form.out_dtype), *plan.tail,
+        grid=plan.grid, block=plan.block, shared=plan.shared,
+    )  # fmt: skip
+
+
+def _blocks_plan(
+    tensors: tuple[Tensor, ...], causal: bool, scale: float, form: Form, multiprocessors: int
+) -> Plan | None:
+    """The launch of `attend_blocks` where it takes ``form`` and fills the GPU, else None."""
+    if not _is_dense(tensors, form) or tensors[0].shape[0] > _GRID_LIMIT:
+        return None
+    plan = _plan(tensors[:3], causal, scale, multiprocessors, form.strict)
+    return plan if plan is not None and plan.blocks else None
 
 
 def explanation(tensors: tuple[Tensor, ...], causal: bool, scale: float, form: Form) -> list[str]:
@@ -113,26 +147,31 @@ def explanation(tensors: tuple[Tensor, ...], causal: bool, scale: float, form: F
     many = processors(q.device.index)
     if q.numel() == 0 or k.numel() == 0:
         return ["nothing to compute: no queries, no keys, or a head dimension of 0"]
-    if _is_plain(tensors, form):
+    if form == PLAIN._replace(block=form.block) and _is_dense(tensors, form):
         plan = _plan((q, k, v), causal, scale, many)
-        if plan is not None:
-            return [
-                f"CUDA kernel {plan.kernel.name}, the plain form (dense, scales per head, int8 "
-                f"values, fp32 output): grid {plan.grid}, {plan.block} threads, {plan.shared} "
-                "bytes of shared memory",
-                "probabilities as fp16 pairs (strict)",
-            ]
+    else:
+        plan = _blocks_plan(tensors, causal, scale, form, many)
+    if plan is not None:
+        return [
+            f"CUDA kernel {plan.kernel.name}, for dense tensors with scales per head and int8 "
+            f"values: grid {plan.grid}, {plan.block} threads, {plan.shared} bytes of shared memory",
+            f"probabilities as {cuda_general.PRECISION[form.strict]}",
+        ]
     return cuda_general.explanation(tensors, form, many)
 
 
 def _plan(
-    tensors: Sequence[Tensor], causal: bool, scale: float, multiprocessors: int
+    tensors: Sequence[Tensor],
+    causal: bool,
+    scale: float,
+    multiprocessors: int,
+    strict: bool = True,
 ) -> Plan | None:
     q, k, v = tensors
     address = q.data_ptr() | k.data_ptr() | v.data_ptr()
     return plan_for(
         q.shape, k.shape, q.stride(), k.stride(), v.stride(), address & 15, causal, scale,
-        multiprocessors,
+        multiprocessors, strict,
     )  # fmt: skip
 
 
@@ -151,8 +190,9 @@ def _launch(tensors: Sequence[Tensor], causal: bool, scale: float) -> None:
         else:
             q, k, v, q_scale, k_scale, v_scale, out = part
             scales = q_scale.contiguous(), k_scale.contiguous(), v_scale.contiguous()
+            more = (None, 0) if plan.blocks else ()  # no lse, fp32
             plan.kernel(
-                q, k, v, *scales, out, *plan.tail,
+                q, k, v, *scales, out, *more, *plan.tail,
                 grid=plan.grid, block=plan.block, shared=plan.shared,
             )  # fmt: skip
 
@@ -179,20 +219,24 @@ def plan_for(
     causal: bool,
     scale: float,
     multiprocessors: int,
+    strict: bool = True,
 ) -> Plan | None:
-    """The launch for non-empty inputs in the plain form, or None where `cuda_general` serves them:
-    wide heads, an innermost stride that is not 1, and what 32-bit arithmetic cannot hold.
+    """The launch for non-empty dense inputs, or None where `cuda_general` serves them: wide heads,
+    an innermost stride that is not 1, what 32-bit arithmetic cannot hold, and a few queries against
+    many keys, which it shares out. Where not ``strict``, `attend_blocks` is the one that can.
     ``address``: the low bits of the three data pointers."""
     _, q_len, heads, dim = q_shape
     kv_len = k_shape[1]
     small = heads <= _GRID_LIMIT and max(q_len, kv_len) < _INT_LIMIT
     small = small and max(abs(s[1]) for s in (q_stride, k_stride, v_stride)) < _INT_LIMIT
     unit = dim == 1 or q_stride[3] == k_stride[3] == v_stride[3] == 1
-    if dim > _INSTANCES[-1] or not small or not unit:
+    decode = q_len * (heads // k_shape[2]) <= _DECODE_ROWS and kv_len >= _DECODE_KEYS
+    if dim > _INSTANCES[-1] or not small or not unit or decode:
         return None
     return _tile_plan(
-        q_shape, k_shape, q_stride, k_stride, v_stride, address, causal, scale, multiprocessors
-    )
+        q_shape, k_shape, q_stride, k_stride, v_stride, address, causal, scale, multiprocessors,
+        strict,
+    )  # fmt: skip
 
 
 def _tile_plan(
@@ -205,6 +249,7 @@ def _tile_plan(
     causal: bool,
     scale: float,
     multiprocessors: int,
+    strict: bool,
 ) -> Plan:
     """`attend`: 16 query rows per block, the keys shared out over its warps.
 
@@ -244,11 +289,12 @@ def _tile_plan(
     )  # fmt: skip
     if use_blocks:
         return Plan(
-            kernel(f"attend_blocks<{width}, {str(causal).lower()}>"),
+            kernel(f"attend_blocks<{width}, {str(causal).lower()}, {str(strict).lower()}>"),
             (blocks, heads, batch),
             32 * _BLOCK_WARPS,
             2 * _BLOCK_KEYS * (width + (64 if width % 128 == 0 else 0) + width + 16),
             tail,
+            True,
         )
     return Plan(
         kernel(f"attend<{width}, {warps}, {flags}>"),
@@ -256,6 +302,7 @@ def _tile_plan(
         32 * warps,
         warps * 16 * (4 * (width + 4) + 8),
         tail,
+        False,
     )
 
 

@@ -23,6 +23,9 @@ _WARPS, _ROWS = 4, 16  # of a block, as in the source
 _SPLIT_KEYS = 512  # keys that a split has at least: 8 steps for each warp
 _MOST_SPLITS = 64
 
+# What `explain` says of the probabilities, by whether "strict" was asked for.
+PRECISION = {True: "fp16 pairs (strict)", False: "fp16 (high; there is nothing faster)"}
+
 
 class Plan(NamedTuple):
     """How one combination of shapes and strides is launched."""
@@ -95,13 +98,12 @@ def explanation(tensors: tuple[Tensor, ...], form: Form, multiprocessors: int) -
             f"than {_INSTANCES[-1]}, or sizes beyond 32 bits",
             "probabilities in fp32, so every accuracy is computed as strict",
         ]
-    how = "fp16 pairs (strict)" if form.strict else "fp16 (high; there is nothing faster)"
     split = f", keys shared out over {plan.splits} blocks, then combine_parts"
     return [
         f"CUDA kernel {plan.kernel.name}: {plan.tiles} tiles of {_ROWS} rows for each key head"
         f"{split if plan.splits > 1 else ''}, {plan.block} threads, {plan.shared} bytes of shared "
         "memory",
-        f"probabilities as {how}",
+        f"probabilities as {PRECISION[form.strict]}",
     ]
 
 

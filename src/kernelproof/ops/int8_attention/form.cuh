@@ -6,9 +6,6 @@
 
 constexpr int WARPS = 4;
 
-__device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
-__device__ __forceinline__ float minus_infinity() { return __int_as_float(0xff800000); }
-
 // Scores times this are exponents of 2. Above 1e30, infinity * 0 would be NaN; there a score one
 // below the maximum has the probability 0 already. A NaN stays.
 __device__ __forceinline__ float capped(float c) {
@@ -105,29 +102,6 @@ __device__ __forceinline__ float key_scale(const Form& f, const float* k_scale, 
 __device__ __forceinline__ float value_scale(const Form& f, const float* v_scale, const Place& p,
                                              i64 head) {
     return __ldg(v_scale + p.batch * f.vs_batch + p.token / f.v_block * f.vs_block + head * f.vs_head);
-}
-
-// ---- outputs ----
-
-// bfloat16 by bits, rounded to nearest even.
-__device__ __forceinline__ unsigned short bfloat_bits(float x) {
-    const u32 bits = __float_as_uint(x);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fc0;
-    return static_cast<unsigned short>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-}
-
-// out_kind: 0 float, 1 bfloat16, 2 half.
-__device__ __forceinline__ void write_out(void* out, i64 place, float x, int out_kind) {
-    if (out_kind == 0)
-        static_cast<float*>(out)[place] = x;
-    else
-        static_cast<unsigned short*>(out)[place] =
-            out_kind == 1 ? bfloat_bits(x) : __half_as_ushort(__float2half_rn(x));
-}
-
-// Natural logarithm of a row's sum of exponentials; `sum` is relative to `top`.
-__device__ __forceinline__ float row_lse(float top, float c, float sum) {
-    return sum == 0.0f ? minus_infinity() : fmaf(top * c, 0.6931471805599453f, logf(sum));
 }
 
 // What a part with the maximum m counts beside the whole row's.

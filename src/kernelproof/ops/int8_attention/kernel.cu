@@ -4,8 +4,8 @@
 //   steps of 16 and merge their results through shared memory at the end.
 // attend_blocks: tensor cores, for long sequences. One block = 64 query rows of one head; its four
 //   warps share key and value tiles in shared memory.
-// Both take the plain form: dense, scales per head, int8 values, fp32 output. kernel_general.cu has
-// the others.
+// Both take dense tensors with scales per head and int8 values; `attend` is strict with an fp32
+// output. kernel_general.cu has everything else.
 //
 // Accuracy. q k^T is exact (int8 tensor cores, int32 sums), and so is the difference of a score to
 // the row's maximum; its product with the (positive) factor c is the only rounding before the
@@ -349,7 +349,7 @@ __device__ __forceinline__ void score_block(float (&x)[BLOCK_KEYS / 8][4],
 }
 
 // o = o * alpha + probabilities @ values, 32 columns at a time from fresh accumulators.
-template <int DIM>
+template <int DIM, bool STRICT>
 __device__ __forceinline__ void value_block(float (&o)[DIM / 8][4], const float (&alpha)[2],
                                             const u32 (&hi)[BLOCK_KEYS / 16][4],
                                             const u32 (&lo)[BLOCK_KEYS / 16][4], const i8* values,
@@ -367,7 +367,7 @@ __device__ __forceinline__ void value_block(float (&o)[DIM / 8][4], const float 
                         *reinterpret_cast<const u32*>(row + 8 * PITCH),
                         *reinterpret_cast<const u32*>(row + 9 * PITCH));
 #pragma unroll
-            for (int e = 0; e < 4; e++) mma_f16(d[e], lo[s], b[e][0], b[e][1]);
+            for (int e = 0; STRICT && e < 4; e++) mma_f16(d[e], lo[s], b[e][0], b[e][1]);
 #pragma unroll
             for (int e = 0; e < 4; e++) mma_f16(d[e], hi[s], b[e][0], b[e][1]);
         }
@@ -381,10 +381,11 @@ __device__ __forceinline__ void value_block(float (&o)[DIM / 8][4], const float 
 
 // grid (64-row blocks, query heads, batch), block 32 * BLOCK_WARPS, shared 2 * Pitch<DIM>::STAGE.
 // The head dimension is DIM, and all rows are aligned to 16 bytes.
-template <int DIM, bool CAUSAL>
+// lse: (batch, q_len, heads), or null.
+template <int DIM, bool CAUSAL, bool STRICT>
 __global__ void __launch_bounds__(32 * BLOCK_WARPS)
 attend_blocks(const i8* q, const i8* k, const i8* v, const float* q_scale, const float* k_scale,
-              const float* v_scale, float* out, int q_len, int kv_len, int dim, int group,
+              const float* v_scale, void* out, float* lse, int out_kind, int q_len, int kv_len, int dim, int group,
               i64 q_batch, i64 q_head, int q_token, i64 k_batch, i64 k_head, int k_token,
               i64 v_batch, i64 v_head, int v_token, i64 out_batch, i64 out_token, float factor) {
     extern __shared__ __align__(16) i8 tiles[];
@@ -435,24 +436,30 @@ attend_blocks(const i8* q, const i8* k, const i8* v, const float* q_scale, const
             float alpha[2];
             u32 hi[BLOCK_KEYS / 16][4], lo[BLOCK_KEYS / 16][4];
             softmax_step<BLOCK_KEYS / 8, false>(x, state.m, state.l, alpha, hi, lo, c);
-            value_block<DIM>(state.o, alpha, hi, lo, keys + BLOCK_KEYS * Pitch<DIM>::K, g, t);
+            value_block<DIM, STRICT>(state.o, alpha, hi, lo, keys + BLOCK_KEYS * Pitch<DIM>::K, g, t);
         }
         __syncthreads();  // the next round overwrites this tile
     }
     const float scale_v = __ldg(v_scale + kv_head);
-    out += blockIdx.z * out_batch + static_cast<i64>(head) * dim;
+    const i64 heads = gridDim.y;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const float sum = group_sum(state.l[r]);
         // A sum of exactly 0 means that no key was visible: such rows are zeros by definition.
         const float y = sum == 0.0f ? 0.0f : __fdividef(scale_v, sum);
         if (row[r] >= q_len) continue;
+        const i64 place = blockIdx.z * out_batch + row[r] * out_token + static_cast<i64>(head) * dim;
 #pragma unroll
         for (int i = 0; i < DIM / 32; i++)
 #pragma unroll
             for (int n = 2 * r; n < 2 * r + 2; n++)
-                *reinterpret_cast<float4*>(out + row[r] * out_token + 32 * i + 8 * t + 4 * (n & 1)) =
-                    make_float4(state.o[4 * i][n] * y, state.o[4 * i + 1][n] * y,
-                                state.o[4 * i + 2][n] * y, state.o[4 * i + 3][n] * y);
+                write_four(out, place + 32 * i + 8 * t + 4 * (n & 1),
+                           make_float4(state.o[4 * i][n] * y, state.o[4 * i + 1][n] * y,
+                                       state.o[4 * i + 2][n] * y, state.o[4 * i + 3][n] * y),
+                           out_kind);
+        // Maxima are floats of MAGIC plus the score, times the sign.
+        if (lse != nullptr && t == 0)
+            lse[(blockIdx.z * static_cast<i64>(q_len) + row[r]) * heads + head] =
+                row_lse(state.m[r] - 12582912.0f * sign, c, sum * (1.0f / PROBABILITY_SCALE));
     }
 }
