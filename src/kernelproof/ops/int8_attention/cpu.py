@@ -110,8 +110,8 @@ def launch_form(
     """
     check(q, k, v, q_scale, k_scale, v_scale, form)
     lse = None
-    sequences = q.shape[0]
-    places: tuple[Tensor | None, ...] = (None, None, None, None)
+    sequences, pages = q.shape[0], 0
+    pointers: tuple[int, ...] = (0, 0, 0, 0, 0)
     if form is PLAIN:
         out = torch.empty_like(q, dtype=torch.float32, memory_format=torch.contiguous_format)
     else:
@@ -123,21 +123,21 @@ def launch_form(
             None if t is None else t.contiguous()
             for t in (form.cu_seqlens_q, form.cu_seqlens_k, form.kv_lens, form.block_table)
         )
+        pointers = tuple(0 if t is None else t.data_ptr() for t in (lse, *places))
         if places[0] is not None:
             sequences = places[0].shape[0] - 1
+        if places[3] is not None:
+            pages = places[3].shape[1]
     if out.numel() == 0 and (lse is None or lse.numel() == 0):
         return out, lse
     if k.shape[0] == 0 or k.shape[1] == 0:
         return out.zero_(), None if lse is None else lse.fill_(-math.inf)
-    pointers = [0 if t is None else t.data_ptr() for t in (lse, *places)]
     packed = _pack(
         q.data_ptr(), k.data_ptr(), v.data_ptr(),
         q_scale.data_ptr(), k_scale.data_ptr(), v_scale.data_ptr(), out.data_ptr(), *pointers,
-        *q.shape, k.shape[1], k.shape[2],
-        *q.stride(), *k.stride(), *v.stride(),
+        *q.shape, k.shape[1], k.shape[2], *q.stride(), *k.stride(), *v.stride(),
         *_scale_strides(q_scale), *_scale_strides(k_scale), *_scale_strides(v_scale),
-        *(form.block or (1, 1, 1)), k_scale.dim() == 3, v_scale.dim() == 3,
-        sequences, 0 if places[3] is None else places[3].shape[1],
+        *(form.block or (1, 1, 1)), k_scale.dim() == 3, v_scale.dim() == 3, sequences, pages,
         v.dtype == torch.float16, OUT_DTYPES.index(form.out_dtype), causal, scale,
     )  # fmt: skip
     if _function(_target)(packed):
@@ -149,7 +149,8 @@ def launch_form(
 
 def _scale_strides(scale: Tensor) -> tuple[int, ...]:
     """Of batch, block and head; scales per head are the same in every batch element and block."""
-    return (0, 0, *scale.stride()) if scale.dim() == 1 else scale.stride()
+    strides: tuple[int, ...] = scale.stride()
+    return (0, 0, strides[0]) if len(strides) == 1 else strides
 
 
 class ModelNew(ProblemModel):

@@ -383,6 +383,13 @@ int64_t visible_keys(const Problem& p, const Span& span, int64_t t) {
     return n < 0 ? 0 : n;
 }
 
+// Where the scale of a token is. Divisions are what costs here, and most calls need none.
+inline int64_t scale_at(int64_t batch, int64_t token, int64_t head, int64_t block,
+                        const int64_t (&strides)[3]) {
+    const int64_t number = block == 1 || strides[1] == 0 ? token : token / block;
+    return batch * strides[0] + number * strides[1] + head * strides[2];
+}
+
 // `from` itself where its `dim` elements are neighbours, else a copy of them in `room`.
 template <class T>
 inline const T* gathered(const T* from, int64_t stride, int64_t dim, char* room) {
@@ -406,9 +413,7 @@ void pack_queries(const Problem& p, const Task& task, Scratch& s, Rows& rows) {
         word* to = s.queries + r * words;
         for (int64_t w = 0; w < p.dim / STEP; ++w) to[w] = pack_query(q + w * STEP);
         if (p.dim % STEP) to[words - 1] = pack_query_end(q + (words - 1) * STEP, p.dim % STEP);
-        double factor = p.q_scale[b * p.q_scale_strides[0] +
-                                  token / p.blocks[0] * p.q_scale_strides[1] +
-                                  head * p.q_scale_strides[2]];
+        double factor = p.q_scale[scale_at(b, token, head, p.blocks[0], p.q_scale_strides)];
         if (!p.keys_scaled) factor *= p.k_scale[task.kv_head * p.k_scale_strides[2]];
         factor *= p.scale * LOG2_E;
         // Capped, because 0 * infinity at the maximum itself would be NaN; at the cap a score one
@@ -428,6 +433,15 @@ void pack_queries(const Problem& p, const Task& task, Scratch& s, Rows& rows) {
 void find_keys(const Problem& p, const Task& task, int64_t start, int64_t count, Keys& keys) {
     const int64_t bytes = p.v_half ? 2 : 1;
     const char* v = static_cast<const char*>(p.v);
+    if (p.table == nullptr && !p.keys_scaled && !p.values_scaled) {
+        const int64_t b = task.span.batch, first = task.span.k_first + start;
+        const int8_t* key = p.k + b * p.k_strides[0] + first * p.k_strides[1] +
+                            task.kv_head * p.k_strides[2];
+        v += bytes * (b * p.v_strides[0] + first * p.v_strides[1] + task.kv_head * p.v_strides[2]);
+        for (int64_t i = 0; i < count; ++i) keys.key[i] = key + i * p.k_strides[1];
+        for (int64_t i = 0; i < count; ++i) keys.value[i] = v + i * bytes * p.v_strides[1];
+        return;
+    }
     for (int64_t i = 0; i < count; ++i) {
         int64_t b = task.span.batch, token = task.span.k_first + start + i;
         if (p.table != nullptr) {
@@ -440,12 +454,10 @@ void find_keys(const Problem& p, const Task& task, int64_t start, int64_t count,
                                      task.kv_head * p.v_strides[2]);
         if (p.keys_scaled)
             keys.key_scale[i] =
-                p.k_scale[b * p.k_scale_strides[0] + token / p.blocks[1] * p.k_scale_strides[1] +
-                          task.kv_head * p.k_scale_strides[2]];
+                p.k_scale[scale_at(b, token, task.kv_head, p.blocks[1], p.k_scale_strides)];
         if (p.values_scaled)
             keys.value_scale[i] =
-                p.v_scale[b * p.v_scale_strides[0] + token / p.blocks[2] * p.v_scale_strides[1] +
-                          task.kv_head * p.v_scale_strides[2]];
+                p.v_scale[scale_at(b, token, task.kv_head, p.blocks[2], p.v_scale_strides)];
     }
     if (p.keys_scaled)
         for (int64_t i = count; i < round_up(count, VL); ++i) keys.key_scale[i] = 0.0f;
