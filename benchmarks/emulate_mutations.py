@@ -7,6 +7,7 @@ python benchmarks/emulate_mutations.py [OPERATOR]
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ import torch
 from kernelproof.emulate.standin import Recorder, standing_in
 from kernelproof.ops.gated_recurrence import cuda as gated
 from kernelproof.ops.int8_attention import cuda as attention
+from kernelproof.ops.int8_attention.contract import Form
 from kernelproof.ops.mla_kv import cuda as mla
 
 OPS = Path(gated.__file__).parents[1]
@@ -28,14 +30,15 @@ STATEMENT = re.compile(
 
 
 class Swapped(Recorder):
-    """Launches another source than asked for."""
+    """Launches another source than asked for where that has the same name."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.path = path
 
     def launch(self, source: Any, *rest: Any) -> None:  # type: ignore[override]
-        super().launch(self.path, *rest)
+        same = Path(source).name == self.path.name
+        super().launch(self.path if same else source, *rest)
 
 
 def _gated(
@@ -64,6 +67,21 @@ def _attention(tokens: int, heads: int, dim: int) -> Callable[[], Any]:
     return run
 
 
+def _cache(tokens: int, dim: int) -> Callable[[], Any]:
+    """Decoding, with scales per token."""
+
+    def run() -> Any:
+        torch.manual_seed(0)
+        q, k, v = (
+            torch.randint(-127, 128, (1, n, 2, dim), dtype=torch.int8) for n in (1, tokens, tokens)
+        )
+        scales = [torch.rand(1, n, 2) * 0.01 for n in (1, tokens, tokens)]
+        lens = torch.tensor([tokens], dtype=torch.int32)
+        return attention.launch_form(q, k, v, *scales, True, 0.1, Form(kv_lens=lens))
+
+    return run
+
+
 def _mla(tokens: int, model: int, rank: int, columns: int, design: str) -> Callable[[], Any]:
     def run() -> Any:
         torch.manual_seed(0)
@@ -82,7 +100,9 @@ WORK: dict[str, list[Callable[[], Any]]] = {
         _gated(20, 32, 8), _gated(300, 64, 16), _gated(40, 520, 8), _gated(4, 520, 8),
         _gated(4, 32, 8), _gated(40, 32, 8, 1e30), _gated(3000, 4, 4), _gated(6, 1024, 4),
     ],
-    "int8_attention": [_attention(40, 2, 64), _attention(195, 54, 32), _attention(40, 1, 300)],
+    "int8_attention": [
+        _attention(40, 2, 64), _attention(195, 54, 32), _attention(70, 1, 300), _cache(200, 64),
+    ],
     "mla_kv": [
         _mla(5, 128, 32, 64, "registers"), _mla(20, 70, 70, 80, "fused"),
         _mla(20, 70, 40, 48, "product"),
@@ -117,14 +137,20 @@ def rows(only: str = "") -> Iterator[dict[str, Any]]:
     for name, work in WORK.items():
         if only not in name:
             continue
-        text = (OPS / name / "kernel.cu").read_text()
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "kernel.cu"
-            for line, removed, changed in [(0, "nothing", text), *mutants(text)]:
-                path.write_text(changed)
+        for source in sorted((OPS / name).glob("*.cu")):
+            shown = name if source.stem == "kernel" else f"{name}/{source.name}"
+            for line, removed, changed in [
+                (0, "nothing", source.read_text()),
+                *mutants(source.read_text()),
+            ]:
+                with tempfile.TemporaryDirectory() as folder:
+                    for header in source.parent.glob("*.cuh"):
+                        shutil.copy(header, folder)
+                    path = Path(folder) / source.name
+                    path.write_text(changed)
+                    found = report(path, work)
                 removed = removed.removesuffix(";").replace('asm volatile("', "").split(';"')[0]
-                found = report(path, work)
-                yield {"kernel": name, "line": line, "removed": removed, "reported": found}
+                yield {"kernel": shown, "line": line, "removed": removed, "reported": found}
 
 
 def main() -> None:
