@@ -15,6 +15,7 @@ from torch import Tensor
 from kernelproof.errors import UnsupportedError
 from kernelproof.ops.int8_attention import (
     Int8Attention,
+    contract,
     cpu,
     cuda,
     cuda_general,
@@ -275,13 +276,29 @@ def emulated(run: Callable[[], Any]) -> Any:
 
 @pytest.mark.parametrize(
     "name",
-    ["default", "high_half_values", "lse", "packed_per_head", "paged_blocks", "head_dim_300"],
+    [
+        "default",
+        "half_values",
+        "high_half_values",
+        "lse",
+        "packed_per_head",
+        "paged_blocks",
+        "head_dim_300",
+    ],
 )
 def test_cuda_emulated(name: str) -> None:
     tensors, causal, form, _ = made(name)
     dim = tensors[0].shape[3]
-    got = emulated(lambda: cuda.launch_form(*tensors, causal, dim**-0.5, form))
-    assert_right(got, tensors, causal, form)
+    options = {
+        "strict": form.strict, "out_dtype": form.out_dtype, "block": form.block,
+        "cu_seqlens_q": form.cu_seqlens_q, "cu_seqlens_k": form.cu_seqlens_k,
+        "kv_lens": form.kv_lens, "block_table": form.block_table,
+    }  # fmt: skip
+    if form == PLAIN:
+        options = {}  # as the public function calls the operator
+    run = contract._run_lse if form.with_lse else contract._run
+    got = emulated(lambda: run("cuda", (*tensors, causal, dim**-0.5), options))
+    assert_right(pair(got), tensors, causal, form)
 
 
 @pytest.mark.parametrize("strict", [True, False])
@@ -340,8 +357,8 @@ def test_cuda_compiles(name: str) -> None:
 
 def test_splits_fill_the_gpu() -> None:
     assert cuda_general._splits(264, 100_000, 132) == 1
-    assert cuda_general._splits(8, 32_768, 132) == 64
-    assert cuda_general._splits(100, 32_768, 132) == 6
+    assert cuda_general._splits(8, 32_768, 132) == 33  # 264 places
+    assert cuda_general._splits(128, 32_768, 132) == 2
     assert cuda_general._splits(1, 500, 132) == 1
 
 

@@ -3,6 +3,7 @@ computes them."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import torch
@@ -253,6 +254,7 @@ torch.library.register_fake(NAME, _fake)
 torch.library.register_fake(NAME_WITH_LSE, _fake_lse)
 
 
+@functools.cache
 def _launcher(device: str) -> Any:
     """The module that launches on ``device``, imported on first use."""
     if device == "cuda":

@@ -53,7 +53,10 @@ def launch(
     causal: bool,
     scale: float,
 ) -> Tensor:
-    """`int8_attention` on CUDA tensors, on the current stream; arguments and errors as there."""
+    """`int8_attention` on CUDA tensors with no form asked for, on the current stream; arguments and
+    errors as there."""
+    if not (v.dtype == torch.int8 and q_scale.dim() == k_scale.dim() == v_scale.dim() == 1):
+        return launch_form(q, k, v, q_scale, k_scale, v_scale, causal, scale, PLAIN)[0]
     check(q, k, v, q_scale, k_scale, v_scale)
     out = torch.empty(q.shape, dtype=torch.float32, device=q.device)
     if out.numel() == 0:

@@ -175,11 +175,16 @@ def plan_for(
 
 
 def _splits(blocks: int, keys: int, multiprocessors: int) -> int:
-    """Blocks that share the keys of one tile, where tiles alone do not fill the GPU. Lengths on the
-    device are not known here, so the most keys that there can be decide."""
-    if blocks >= 2 * multiprocessors:
+    """Blocks that share the keys of one tile, where tiles alone do not fill the GPU: the smallest
+    number that leaves hardly more places empty than the best, with two blocks for each
+    multiprocessor. Lengths on the device are not known here, so the most keys that there can be
+    decide."""
+    places = 2 * multiprocessors
+    most = min(keys // _SPLIT_KEYS, _MOST_SPLITS)
+    if blocks >= places or most < 2:
         return 1
-    return max(1, min(-(-4 * multiprocessors // blocks), keys // _SPLIT_KEYS, _MOST_SPLITS))
+    times = [-(-blocks * n // places) / n for n in range(1, most + 1)]
+    return 1 + next(n for n, time in enumerate(times) if time <= 1.05 * min(times))
 
 
 def _tail(
