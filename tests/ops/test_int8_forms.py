@@ -357,7 +357,7 @@ def test_cuda_compiles(name: str) -> None:
 
 def test_splits_fill_the_gpu() -> None:
     assert cuda_general._splits(264, 100_000, 132) == 1
-    assert cuda_general._splits(8, 32_768, 132) == 33  # 264 places
+    assert cuda_general._splits(8, 32_768, 132) == 32  # 256 of 264 places
     assert cuda_general._splits(128, 32_768, 132) == 2
     assert cuda_general._splits(1, 500, 132) == 1
 
