@@ -301,17 +301,22 @@ def test_cuda_emulated(name: str) -> None:
     assert_right(pair(got), tensors, causal, form)
 
 
-@pytest.mark.parametrize("strict", [True, False])
-def test_cuda_blocks_emulated(strict: bool) -> None:
-    """Long dense inputs, whose kernel takes every output; scales of both signs."""
+@pytest.mark.parametrize(("strict", "dim"), [(True, 32), (False, 32), (True, 80), (False, 16)])
+def test_cuda_blocks_emulated(strict: bool, dim: int) -> None:
+    """Long dense inputs, whose kernel takes every output; scales of both signs; heads narrower than
+    the instance, where what follows a row must not be read as data."""
     torch.manual_seed(11)
     inputs = problem.get_inputs(
-        batch=2, seq=65, kv_seq=130, heads=54, scale_low=-0.025, values="uniform"
+        batch=2, seq=65, kv_seq=130, heads=54, head_dim=dim, scale_low=-0.025
     )
+    spaced = [
+        torch.nn.functional.pad(t, (0, 16), value=111)[..., :dim] for t in inputs[:3]
+    ] + inputs[3:]
     form = Form(strict, torch.float32 if strict else torch.bfloat16, with_lse=True)
-    chosen = cuda._blocks_plan(tuple(inputs), True, 32**-0.5, form, 108)
-    assert chosen is not None and chosen.kernel.name.startswith("attend_blocks<32, true")
-    got = emulated(lambda: cuda.launch_form(*inputs, True, 32**-0.5, form))
+    chosen = cuda._blocks_plan(tuple(spaced), True, dim**-0.5, form, 108)
+    assert chosen is not None and chosen.kernel.name.startswith("attend_blocks")
+    assert chosen.kernel.name.endswith("true>") == (dim != 32)
+    got = emulated(lambda: cuda.launch_form(*spaced, True, dim**-0.5, form))
     assert_right(got, inputs, True, form)
 
 
@@ -353,6 +358,11 @@ INSTANCES = [
 def test_cuda_compiles(name: str) -> None:
     pytest.importorskip("cuda.bindings.nvrtc")
     assert cuda_general.kernel(name).compile("sm_90a")
+
+
+def test_cuda_blocks_of_part_of_a_width_compile() -> None:
+    pytest.importorskip("cuda.bindings.nvrtc")
+    assert cuda.kernel("attend_blocks<96, true, false, true>").compile("sm_90a")
 
 
 def test_splits_fill_the_gpu() -> None:

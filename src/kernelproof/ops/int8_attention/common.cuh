@@ -52,6 +52,13 @@ __device__ __forceinline__ void copy_async(void* to, const i8* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
 }
 
+// The same, or 16 zeros where not `present`.
+__device__ __forceinline__ void copy_async_or_zero(void* to, const i8* from, bool present) {
+    const u32 address = static_cast<u32>(__cvta_generic_to_shared(to));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from),
+                 "r"(present ? 16 : 0) : "memory");
+}
+
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 // Waits until all but the last committed group of this thread's copies have arrived.

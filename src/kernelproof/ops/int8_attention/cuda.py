@@ -269,7 +269,7 @@ def _tile_plan(
     exact = dim == width and odd % vector == 0
     blocks = -(-q_len // _BLOCK_ROWS)
     use_blocks = (
-        dim == width
+        dim % 16 == 0
         and odd % 16 == 0
         and kv_len > 2 * _BLOCK_KEYS
         and blocks * heads * batch >= multiprocessors
@@ -291,8 +291,9 @@ def _tile_plan(
         q_len * out_token, out_token, scale * LOG2_E,
     )  # fmt: skip
     if use_blocks:
+        blocks_flags = ", ".join(str(flag).lower() for flag in (causal, strict, dim < width))
         return Plan(
-            kernel(f"attend_blocks<{width}, {str(causal).lower()}, {str(strict).lower()}>"),
+            kernel(f"attend_blocks<{width}, {blocks_flags}>"),
             (blocks, heads, batch),
             32 * _BLOCK_WARPS,
             2 * _BLOCK_KEYS * (width + (64 if width % 128 == 0 else 0) + width + 16),

@@ -292,6 +292,20 @@ attend(const i8* q, const i8* k, const i8* v, const float* q_scale, const float*
                              scale_v);
 }
 
+// As load_qk, for a `dim` that is a multiple of 16: pieces are wholly inside or wholly outside.
+template <int DIM>
+__device__ __forceinline__ void load_pieces(u32 (&to)[DIM / 16], const i8* row, int t, int dim) {
+    constexpr int VEC = Widths<DIM>::QK;
+#pragma unroll
+    for (int i = 0; i < DIM / (4 * VEC); i++) {
+        const int column = i * 4 * VEC + t * VEC;
+        const bool present = column < dim;
+        load_global<VEC>(&to[i * VEC / 4], row + (present ? column : 0));
+#pragma unroll
+        for (int w = i * VEC / 4; w < (i + 1) * VEC / 4; w++) to[w] = present ? to[w] : 0;
+    }
+}
+
 constexpr int BLOCK_WARPS = 4;  // of attend_blocks, 16 query rows each
 constexpr int BLOCK_KEYS = 64;  // keys of one tile in shared memory
 
@@ -305,17 +319,26 @@ struct Pitch {
 };
 
 // Starts the copies of one tile; keys past the end are copies of the last one, masked later.
-template <int DIM>
+// PART: the head dimension is `dim`, a multiple of 16 below DIM, and zeros fill the rest.
+template <int DIM, bool PART>
 __device__ __forceinline__ void fetch_tile(i8* stage, const i8* k, const i8* v, int k_token,
-                                           int v_token, int first_key, int last_key) {
+                                           int v_token, int first_key, int last_key, int dim) {
     constexpr int PIECES = DIM / 16;
 #pragma unroll
     for (int i = threadIdx.x; i < BLOCK_KEYS * PIECES; i += 32 * BLOCK_WARPS) {
         const int row = i / PIECES, column = i % PIECES * 16;
         const i64 key = min(first_key + row, last_key);
-        copy_async(stage + row * Pitch<DIM>::K + column, k + key * k_token + column);
-        copy_async(stage + BLOCK_KEYS * Pitch<DIM>::K + row * Pitch<DIM>::V + column,
-                   v + key * v_token + column);
+        i8* const to_k = stage + row * Pitch<DIM>::K + column;
+        i8* const to_v = stage + BLOCK_KEYS * Pitch<DIM>::K + row * Pitch<DIM>::V + column;
+        if constexpr (PART) {
+            const bool present = column < dim;
+            const int from = present ? column : 0;
+            copy_async_or_zero(to_k, k + key * k_token + from, present);
+            copy_async_or_zero(to_v, v + key * v_token + from, present);
+        } else {
+            copy_async(to_k, k + key * k_token + column);
+            copy_async(to_v, v + key * v_token + column);
+        }
     }
 }
 
@@ -380,9 +403,8 @@ __device__ __forceinline__ void value_block(float (&o)[DIM / 8][4], const float 
 }
 
 // grid (64-row blocks, query heads, batch), block 32 * BLOCK_WARPS, shared 2 * Pitch<DIM>::STAGE.
-// The head dimension is DIM, and all rows are aligned to 16 bytes.
-// lse: (batch, q_len, heads), or null.
-template <int DIM, bool CAUSAL, bool STRICT>
+// All rows are aligned to 16 bytes. PART: see fetch_tile. lse: (batch, q_len, heads), or null.
+template <int DIM, bool CAUSAL, bool STRICT, bool PART>
 __global__ void __launch_bounds__(32 * BLOCK_WARPS)
 attend_blocks(const i8* q, const i8* k, const i8* v, const float* q_scale, const float* k_scale,
               const float* v_scale, void* out, float* lse, int out_kind, int q_len, int kv_len, int dim, int group,
@@ -402,12 +424,18 @@ attend_blocks(const i8* q, const i8* k, const i8* v, const float* q_scale, const
     // Of the whole block: keys that any of its rows sees. May be negative.
     const int last_row = min(first_row + 16 * BLOCK_WARPS - 1, q_len - 1);
     const int visible = CAUSAL ? min(kv_len, last_row + offset + 1) : kv_len;
-    if (visible > 0) fetch_tile<DIM>(tiles, k, v, k_token, v_token, 0, last_key);
+    if (visible > 0) fetch_tile<DIM, PART>(tiles, k, v, k_token, v_token, 0, last_key, dim);
     commit_copies();
 
     u32 query[2][DIM / 16];
-    load_qk<DIM, true>(query[0], q + static_cast<i64>(min(row[0], q_len - 1)) * q_token, t, dim);
-    load_qk<DIM, true>(query[1], q + static_cast<i64>(min(row[1], q_len - 1)) * q_token, t, dim);
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const i8* from = q + static_cast<i64>(min(row[r], q_len - 1)) * q_token;
+        if constexpr (PART)
+            load_pieces<DIM>(query[r], from, t, dim);
+        else
+            load_qk<DIM, true>(query[r], from, t, dim);
+    }
     const float signed_factor = __ldg(q_scale + head) * __ldg(k_scale + kv_head) * factor;
     const float c = positive_factor(signed_factor), sign = signed_factor < 0.0f ? -1.0f : 1.0f;
     int limit[2] = {last_key, last_key};
@@ -422,7 +450,8 @@ attend_blocks(const i8* q, const i8* k, const i8* v, const float* q_scale, const
     for (int start = 0, n = 0; start < visible; start += BLOCK_KEYS, n++) {
         const int next = start + BLOCK_KEYS;
         if (next < visible)
-            fetch_tile<DIM>(tiles + (n + 1) % 2 * STAGE, k, v, k_token, v_token, next, last_key);
+            fetch_tile<DIM, PART>(tiles + (n + 1) % 2 * STAGE, k, v, k_token, v_token, next, last_key,
+                                  dim);
         commit_copies();  // an empty group counts too, so that "all but the last" stays right
         wait_copies_but_last();
         __syncthreads();
@@ -452,11 +481,13 @@ attend_blocks(const i8* q, const i8* k, const i8* v, const float* q_scale, const
 #pragma unroll
         for (int i = 0; i < DIM / 32; i++)
 #pragma unroll
-            for (int n = 2 * r; n < 2 * r + 2; n++)
+            for (int n = 2 * r; n < 2 * r + 2; n++) {
+                if (PART && 32 * i + 8 * t + 4 * (n & 1) >= dim) continue;
                 write_four(out, place + 32 * i + 8 * t + 4 * (n & 1),
                            make_float4(state.o[4 * i][n] * y, state.o[4 * i + 1][n] * y,
                                        state.o[4 * i + 2][n] * y, state.o[4 * i + 3][n] * y),
                            out_kind);
+            }
         // Maxima are floats of MAGIC plus the score, times the sign.
         if (lse != nullptr && t == 0)
             lse[(blockIdx.z * static_cast<i64>(q_len) + row[r]) * heads + head] =
