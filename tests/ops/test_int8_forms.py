@@ -386,8 +386,8 @@ def test_high_bound_and_a_lower_precision(seed: int) -> None:
     def error(rounding: Callable[[Tensor], Tensor]) -> float:
         return relative(attend(*tensors, True, 0.125, PLAIN, rounding)[0], truth)
 
-    assert BOUNDS["strict"] < error(lambda p: p.half().float()) <= BOUNDS["high"]
-    assert error(lambda p: p.bfloat16().float()) > BOUNDS["high"]
+    assert BOUNDS["strict"] < error(lambda w: problem_forms.rounded(w, 1.0)) <= BOUNDS["high"]
+    assert error(lambda w: w.bfloat16().float()) > BOUNDS["high"]
 
 
 CANDIDATE = """
@@ -396,9 +396,9 @@ from kernelproof.ops.int8_attention.reference import attend
 
 import torch
 
-def rounded(p):
-    largest = p.amax(-1, keepdim=True)
-    return (p / largest).to({dtype}).to(p.dtype) * largest
+def rounded(weights):
+    unit = torch.exp2(torch.floor(torch.log2(weights.amax(-1, keepdim=True))))
+    return (weights / unit).to({dtype}).to(weights.dtype) * unit
 
 class ModelNew(ProblemModel):
     def forward(self, *tensors):

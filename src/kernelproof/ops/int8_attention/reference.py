@@ -16,9 +16,14 @@ Rounding = Callable[[Tensor], Tensor]
 
 def dequantised(x: Tensor, scale: Tensor, block: int = 1) -> Tensor:
     """``x`` (B, S, H, D) times its scale, (H,) or (B, ceil(S / block), H), in the scale's dtype."""
+    return x.to(scale.dtype) * _of_tokens(x, scale, block).unsqueeze(-1)
+
+
+def _of_tokens(x: Tensor, scale: Tensor, block: int) -> Tensor:
+    """The scale of each token of ``x``, (B, S, H)."""
     if scale.dim() == 3:
-        scale = scale.repeat_interleave(block, dim=1)[:, : x.shape[1]]
-    return x.to(scale.dtype) * scale.unsqueeze(-1)
+        return scale.repeat_interleave(block, dim=1)[:, : x.shape[1]]
+    return scale.expand(x.shape[:3])
 
 
 class Sequence(NamedTuple):
@@ -59,20 +64,20 @@ def attend(
 ) -> tuple[Tensor, Tensor]:
     """Output (B, Sq, Hq, D) and logarithms of the sums of exponentials (B, Sq, Hq), both in the
     scales' dtype (float64 scales make it a float64 computation). ``rounding`` is applied to the
-    probabilities before they meet the values."""
+    weights of the values, (H, T, S): probabilities times the scales of the values."""
     block = form.block or (1, 1, 1)
     dtype, group = q_scale.dtype, q.shape[2] // max(k.shape[2], 1)
     wide_q, wide_k = dequantised(q, q_scale, block[0]), dequantised(k, k_scale, block[1])
-    wide_v = dequantised(v, v_scale, block[2])
+    wide_v, factors = v.to(dtype), _of_tokens(v, v_scale, block[2]).unsqueeze(-1)
     outs, sums, places = [], [], []
     for one in sequences(q, k, form):
         if one.pages is None:
-            keys, values = wide_k[one.batch, one.keys], wide_v[one.batch, one.keys]
+            found = [t[one.batch, one.keys] for t in (wide_k, wide_v, factors)]
         else:
-            keys, values = (t[one.pages].flatten(0, 1)[one.keys] for t in (wide_k, wide_v))
+            found = [t[one.pages].flatten(0, 1)[one.keys] for t in (wide_k, wide_v, factors)]
         own = wide_q[one.batch, one.queries]
-        keys, values = (t.repeat_interleave(group, dim=1) for t in (keys, values))
-        y, total = _rows(own, keys, values, causal, scale, rounding)
+        keys, values, factor = (t.repeat_interleave(group, dim=1) for t in found)
+        y, total = _rows(own, keys, values, factor, causal, scale, rounding)
         outs.append(y)
         sums.append(total)
         places.append(one)
@@ -85,11 +90,17 @@ def attend(
 
 
 def _rows(
-    q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float, rounding: Rounding | None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    factor: Tensor,
+    causal: bool,
+    scale: float,
+    rounding: Rounding | None,
 ) -> tuple[Tensor, Tensor]:
     """Outputs (T, H, D) and logarithms of sums (T, H) of one sequence, q (T, H, D), k and v
-    (S, H, D). Under the causal mask one query after another, so that nothing of a key that a query
-    does not see can reach it, NaN included."""
+    (S, H, D), the values' scales (S, H, 1). Under the causal mask one query after another, so that
+    nothing of a key that a query does not see can reach it, NaN included."""
     count, late = q.shape[0], k.shape[0] - q.shape[0]
     parts = [(slice(t, t + 1), max(late + t + 1, 0)) for t in range(count)]
     if not causal:
@@ -103,8 +114,11 @@ def _rows(
             continue
         scores = torch.einsum("thd,shd->hts", own, k[:visible]) * scale
         p = torch.softmax(scores, dim=-1)
-        if rounding is not None:
-            p = rounding(p)
-        outs.append(torch.einsum("hts,shd->thd", p, v[:visible]))
+        values = v[:visible]
+        if rounding is None:
+            values = values * factor[:visible]
+        else:
+            p = rounding(p * factor[:visible].permute(1, 2, 0))
+        outs.append(torch.einsum("hts,shd->thd", p, values))
         sums.append(torch.logsumexp(scores, dim=-1).T)
     return torch.cat(outs), torch.cat(sums)
