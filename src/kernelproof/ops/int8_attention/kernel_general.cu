@@ -10,7 +10,7 @@
 //
 // Accuracy. As in kernel.cu, but the product of score and key scale is the pair hi + lo of floats,
 // so that again only the difference to the maximum is rounded. A value's scale goes into its
-// probability, relative to the largest one of the step (a power of two), so that fp16 holds it.
+// probability; the step's largest product is made PROBABILITY_SCALE, so that fp16 holds them.
 
 #include "form.cuh"
 
@@ -207,7 +207,7 @@ __device__ __forceinline__ void add_keys(Running<DIM>& run, const float (&hi)[2]
                                          const float (&lo)[2][4], const Step16<DIM, HALF>& s,
                                          const float (&c)[2], const float (&vs)[4],
                                          bool values_scaled, u32 seen, int lane) {
-    float alpha[2], y[2][4], unit[2] = {1.0f, 1.0f}, inverse[2] = {1.0f, 1.0f};
+    float alpha[2], y[2][4], unit[2] = {1.0f, 1.0f};
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         float top = minus_infinity();
@@ -238,18 +238,6 @@ __device__ __forceinline__ void add_keys(Running<DIM>& run, const float (&hi)[2]
     }
     if (values_scaled) {
 #pragma unroll
-        for (int r = 0; r < 2; r++) {
-            float largest = 0.0f;
-#pragma unroll
-            for (int n = 0; n < 4; n++)
-                if (seen >> (4 * r + n) & 1) largest = fmaxf(largest, fabsf(vs[n]));
-            // The power of two below, within bounds where its inverse is a normal number.
-            const u32 bits = min(max(__float_as_uint(group_max(largest)) & 0x7f800000u, 0x00800000u),
-                                 0x7e800000u);
-            unit[r] = __uint_as_float(bits);
-            inverse[r] = __uint_as_float(0x7f000000u - bits);
-        }
-#pragma unroll
         for (int n = 0; n < 4; n++) special = special || !(fabsf(vs[n]) < infinity());
     }
     if (HALF || values_scaled) {
@@ -258,13 +246,28 @@ __device__ __forceinline__ void add_keys(Running<DIM>& run, const float (&hi)[2]
             return;
         }
     }
+    if (values_scaled) {
+        // Weights relative to the largest of the row in this step, which fp16 then holds exactly.
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            float largest = 0.0f;
+#pragma unroll
+            for (int n = 0; n < 4; n++) {
+                y[r][n] *= vs[n];
+                largest = fmaxf(largest, fabsf(y[r][n]));
+            }
+            unit[r] = fmaxf(group_max(largest) * (1.0f / PROBABILITY_SCALE), 1e-37f);
+            const float inverse = 1.0f / unit[r];
+#pragma unroll
+            for (int n = 0; n < 4; n++) y[r][n] *= inverse;
+        }
+    }
     u32 high[4], low[4];
 #pragma unroll
     for (int r = 0; r < 2; r++)
 #pragma unroll
         for (int j = 0; j < 2; j++) {
-            const float a = y[r][2 * j] * (vs[2 * j] * inverse[r]);
-            const float b = y[r][2 * j + 1] * (vs[2 * j + 1] * inverse[r]);
+            const float a = y[r][2 * j], b = y[r][2 * j + 1];
             const __half2 rounded = __floats2half2_rn(a, b);
             high[2 * j + r] = as_bits(rounded);
             if constexpr (STRICT) {

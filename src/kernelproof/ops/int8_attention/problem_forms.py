@@ -50,10 +50,9 @@ SHARE = 0.3
 
 def rounded(weights: Tensor, share: float = SHARE) -> Tensor:
     """Weights (..., S), probabilities times the values' scales, with a share of the change that
-    rounding to fp16 makes, relative to the power of two below the row's largest."""
+    rounding to fp16 makes, the row's largest being 1."""
     largest = weights.abs().amax(-1, keepdim=True).clamp(min=1e-30)
-    unit = torch.exp2(torch.floor(torch.log2(largest)))
-    return weights + ((weights / unit).half().to(weights.dtype) * unit - weights) * share
+    return weights + ((weights / largest).half().to(weights.dtype) * largest - weights) * share
 
 
 class Model(nn.Module):
