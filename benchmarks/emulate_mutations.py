@@ -19,6 +19,7 @@ import torch
 from kernelproof.emulate.standin import Recorder, standing_in
 from kernelproof.ops.gated_recurrence import cuda as gated
 from kernelproof.ops.int8_attention import cuda as attention
+from kernelproof.ops.int8_attention.contract import Form
 from kernelproof.ops.mla_kv import cuda as mla
 
 OPS = Path(gated.__file__).parents[1]
@@ -65,6 +66,21 @@ def _attention(tokens: int, heads: int, dim: int) -> Callable[[], Any]:
     return run
 
 
+def _cache(tokens: int, dim: int) -> Callable[[], Any]:
+    """Decoding, with scales per token."""
+
+    def run() -> Any:
+        torch.manual_seed(0)
+        q, k, v = (
+            torch.randint(-127, 128, (1, n, 2, dim), dtype=torch.int8) for n in (1, tokens, tokens)
+        )
+        scales = [torch.rand(1, n, 2) * 0.01 for n in (1, tokens, tokens)]
+        lens = torch.tensor([tokens], dtype=torch.int32)
+        return attention.launch_form(q, k, v, *scales, True, 0.1, Form(kv_lens=lens))
+
+    return run
+
+
 def _mla(
     tokens: int, model: int, rank: int, columns: int, design: str,
     dtype: torch.dtype = torch.float32,
@@ -87,7 +103,9 @@ WORK: dict[str, list[Callable[[], Any]]] = {
         _gated(20, 32, 8), _gated(300, 64, 16), _gated(40, 520, 8), _gated(4, 520, 8),
         _gated(4, 32, 8), _gated(40, 32, 8, 1e30), _gated(3000, 4, 4), _gated(6, 1024, 4),
     ],
-    "int8_attention": [_attention(40, 2, 64), _attention(195, 54, 32), _attention(40, 1, 300)],
+    "int8_attention": [
+        _attention(40, 2, 64), _attention(195, 54, 32), _attention(70, 1, 300), _cache(200, 64),
+    ],
     "mla_kv": [
         _mla(5, 128, 32, 64, "registers"), _mla(20, 70, 70, 80, "fused"),
         _mla(20, 70, 40, 48, "product"), _mla(40, 320, 128, 64, "mma", torch.bfloat16),

@@ -9,18 +9,26 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from kernelproof.cuda import Kernel
-from kernelproof.ops.int8_attention.contract import check, unit_stride
+from kernelproof.ops.int8_attention import cuda_general
+from kernelproof.ops.int8_attention.contract import (
+    OUT_DTYPES,
+    PLAIN,
+    Form,
+    check,
+)
+from kernelproof.ops.int8_attention.model import ProblemModel
 
-SOURCE = Path(__file__).parent / "kernel.cu"
+SOURCE = Path(__file__).parent / "kernel.cu"  # includes common.cuh
 LOG2_E = 1.4426950408889634
 
 _INSTANCES = (32, 64, 96, 128, 192, 256)  # head dimensions that `attend` is compiled for
 _GRID_LIMIT = 65_535  # blocks in y and z (CUDA C++ guide, table of compute capabilities)
 _INT_LIMIT = 2**30  # rows and strides below this keep the kernel's 32-bit arithmetic exact
-_ROW_WARPS = 4  # of `attend_rows`
+# Rows that share a key head, and keys, up to and from which `attend_general` takes over.
+_DECODE_ROWS, _DECODE_KEYS = 64, 1024
 _BLOCK_WARPS, _BLOCK_ROWS, _BLOCK_KEYS = 4, 64, 64  # of `attend_blocks`
 
 
@@ -31,7 +39,8 @@ class Plan(NamedTuple):
     grid: tuple[int, int, int]
     block: int
     shared: int
-    tail: tuple[int | float, ...]  # the arguments behind the seven pointers
+    tail: tuple[int | float, ...]  # the arguments behind the pointers and out_kind
+    blocks: bool  # whether it is `attend_blocks`, which takes every output and accuracy
 
 
 def launch(
@@ -44,17 +53,17 @@ def launch(
     causal: bool,
     scale: float,
 ) -> Tensor:
-    """`int8_attention` on CUDA tensors, on the current stream; arguments and errors as there."""
+    """`int8_attention` on CUDA tensors with no form asked for, on the current stream; arguments and
+    errors as there."""
+    if not (v.dtype == torch.int8 and q_scale.dim() == k_scale.dim() == v_scale.dim() == 1):
+        return launch_form(q, k, v, q_scale, k_scale, v_scale, causal, scale, PLAIN)[0]
     check(q, k, v, q_scale, k_scale, v_scale)
     out = torch.empty(q.shape, dtype=torch.float32, device=q.device)
     if out.numel() == 0:
         return out
     if k.numel() == 0:
         return out.zero_()
-    tensors = (
-        unit_stride(q), unit_stride(k), unit_stride(v),
-        q_scale.contiguous(), k_scale.contiguous(), v_scale.contiguous(), out,
-    )  # fmt: skip
+    tensors = (q, k, v, q_scale, k_scale, v_scale, out)
     if q.device.index == torch.cuda.current_device():
         _launch(tensors, bool(causal), float(scale))
     else:
@@ -63,7 +72,114 @@ def launch(
     return out
 
 
+def launch_form(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    q_scale: Tensor,
+    k_scale: Tensor,
+    v_scale: Tensor,
+    causal: bool,
+    scale: float,
+    form: Form,
+) -> tuple[Tensor, Tensor | None]:
+    """`int8_attention` on CUDA tensors: the output, and the lse where ``form`` asks for it."""
+    tensors = (q, k, v, q_scale, k_scale, v_scale)
+    if _is_dense(tensors, form) and form == PLAIN._replace(block=form.block):
+        return launch(*tensors, causal, scale), None
+    check(*tensors, form)
+    out = torch.empty(q.shape, dtype=form.out_dtype, device=q.device)
+    lse = None
+    if form.with_lse:
+        lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
+    if out.numel() == 0 and (lse is None or lse.numel() == 0):
+        return out, lse
+    if k.shape[0] == 0 or k.shape[1] == 0:
+        return out.zero_(), None if lse is None else lse.fill_(-math.inf)
+    if q.device.index == torch.cuda.current_device():
+        _launch_form(tensors, bool(causal), float(scale), form, out, lse)
+    else:
+        with torch.cuda.device(q.device):
+            _launch_form(tensors, bool(causal), float(scale), form, out, lse)
+    return out, lse
+
+
+def _is_dense(tensors: Sequence[Tensor], form: Form) -> bool:
+    """Whether the kernels of kernel.cu take the inputs: dense, scales per head, int8 values."""
+    return (
+        form.cu_seqlens_q is None
+        and form.kv_lens is None
+        and tensors[2].dtype == torch.int8
+        and all(scale.dim() == 1 for scale in tensors[3:6])
+    )
+
+
+def _launch_form(
+    tensors: tuple[Tensor, ...],
+    causal: bool,
+    scale: float,
+    form: Form,
+    out: Tensor,
+    lse: Tensor | None,
+) -> None:
+    many = processors(out.device.index)
+    plan = _blocks_plan(tensors, causal, scale, form, many)
+    if plan is None:
+        cuda_general.run(tensors, causal, scale, form, out, lse, many)
+        return
+    scales = tuple(t.contiguous() for t in tensors[3:6])
+    plan.kernel(
+        *tensors[:3], *scales, out, lse, OUT_DTYPES.index(form.out_dtype), *plan.tail,
+        grid=plan.grid, block=plan.block, shared=plan.shared,
+    )  # fmt: skip
+
+
+def _blocks_plan(
+    tensors: tuple[Tensor, ...], causal: bool, scale: float, form: Form, multiprocessors: int
+) -> Plan | None:
+    """The launch of `attend_blocks` where it takes ``form`` and fills the GPU, else None."""
+    if not _is_dense(tensors, form) or tensors[0].shape[0] > _GRID_LIMIT:
+        return None
+    plan = _plan(tensors[:3], causal, scale, multiprocessors, form.strict)
+    return plan if plan is not None and plan.blocks else None
+
+
+def explanation(tensors: tuple[Tensor, ...], causal: bool, scale: float, form: Form) -> list[str]:
+    """Lines for `explain`."""
+    q, k, v = tensors[:3]
+    many = processors(q.device.index)
+    if q.numel() == 0 or k.numel() == 0:
+        return ["nothing to compute: no queries, no keys, or a head dimension of 0"]
+    if form == PLAIN._replace(block=form.block) and _is_dense(tensors, form):
+        plan = _plan((q, k, v), causal, scale, many)
+    else:
+        plan = _blocks_plan(tensors, causal, scale, form, many)
+    if plan is not None:
+        return [
+            f"CUDA kernel {plan.kernel.name}, for dense tensors with scales per head and int8 "
+            f"values: grid {plan.grid}, {plan.block} threads, {plan.shared} bytes of shared memory",
+            f"probabilities as {cuda_general.PRECISION[form.strict]}",
+        ]
+    return cuda_general.explanation(tensors, form, many)
+
+
+def _plan(
+    tensors: Sequence[Tensor],
+    causal: bool,
+    scale: float,
+    multiprocessors: int,
+    strict: bool = True,
+) -> Plan | None:
+    q, k, v = tensors
+    address = q.data_ptr() | k.data_ptr() | v.data_ptr()
+    return plan_for(
+        q.shape, k.shape, q.stride(), k.stride(), v.stride(), address & 15, causal, scale,
+        multiprocessors, strict,
+    )  # fmt: skip
+
+
 def _launch(tensors: Sequence[Tensor], causal: bool, scale: float) -> None:
+    many = processors(tensors[0].device.index)
     batch = tensors[0].shape[0]
     for start in range(0, batch, _GRID_LIMIT):
         part = tensors
@@ -71,13 +187,17 @@ def _launch(tensors: Sequence[Tensor], causal: bool, scale: float) -> None:
             rows = slice(start, start + _GRID_LIMIT)
             q, k, v, out = (tensors[i][rows] for i in (0, 1, 2, 6))
             part = (q, k, v, *tensors[3:6], out)
-        q, k, v = part[:3]
-        address = q.data_ptr() | k.data_ptr() | v.data_ptr()
-        plan = plan_for(
-            q.shape, k.shape, q.stride(), k.stride(), v.stride(), address & 15, causal, scale,
-            processors(q.device.index),
-        )  # fmt: skip
-        plan.kernel(*part, *plan.tail, grid=plan.grid, block=plan.block, shared=plan.shared)
+        plan = _plan(part[:3], causal, scale, many)
+        if plan is None:
+            cuda_general.run(tuple(part[:6]), causal, scale, PLAIN, part[6], None, many)
+        else:
+            q, k, v, q_scale, k_scale, v_scale, out = part
+            scales = q_scale.contiguous(), k_scale.contiguous(), v_scale.contiguous()
+            more = (None, 0) if plan.blocks else ()  # no lse, fp32
+            plan.kernel(
+                q, k, v, *scales, out, *more, *plan.tail,
+                grid=plan.grid, block=plan.block, shared=plan.shared,
+            )  # fmt: skip
 
 
 @functools.cache
@@ -102,16 +222,24 @@ def plan_for(
     causal: bool,
     scale: float,
     multiprocessors: int,
-) -> Plan:
-    """The launch for non-empty inputs. ``address``: the low bits of the three data pointers."""
+    strict: bool = True,
+) -> Plan | None:
+    """The launch for non-empty dense inputs, or None where `cuda_general` serves them: wide heads,
+    an innermost stride that is not 1, what 32-bit arithmetic cannot hold, and a few queries against
+    many keys, which it shares out. Where not ``strict``, `attend_blocks` is the one that can.
+    ``address``: the low bits of the three data pointers."""
     _, q_len, heads, dim = q_shape
     kv_len = k_shape[1]
     small = heads <= _GRID_LIMIT and max(q_len, kv_len) < _INT_LIMIT
     small = small and max(abs(s[1]) for s in (q_stride, k_stride, v_stride)) < _INT_LIMIT
-    arguments = (q_shape, k_shape, q_stride, k_stride, v_stride, address, causal, scale)
-    if dim <= _INSTANCES[-1] and small:
-        return _tile_plan(*arguments, multiprocessors)
-    return _row_plan(*arguments)
+    unit = dim == 1 or q_stride[3] == k_stride[3] == v_stride[3] == 1
+    decode = q_len * (heads // k_shape[2]) <= _DECODE_ROWS and kv_len >= _DECODE_KEYS
+    if dim > _INSTANCES[-1] or not small or not unit or decode:
+        return None
+    return _tile_plan(
+        q_shape, k_shape, q_stride, k_stride, v_stride, address, causal, scale, multiprocessors,
+        strict,
+    )  # fmt: skip
 
 
 def _tile_plan(
@@ -124,6 +252,7 @@ def _tile_plan(
     causal: bool,
     scale: float,
     multiprocessors: int,
+    strict: bool,
 ) -> Plan:
     """`attend`: 16 query rows per block, the keys shared out over its warps.
 
@@ -140,7 +269,7 @@ def _tile_plan(
     exact = dim == width and odd % vector == 0
     blocks = -(-q_len // _BLOCK_ROWS)
     use_blocks = (
-        dim == width
+        dim % 16 == 0
         and odd % 16 == 0
         and kv_len > 2 * _BLOCK_KEYS
         and blocks * heads * batch >= multiprocessors
@@ -162,12 +291,14 @@ def _tile_plan(
         q_len * out_token, out_token, scale * LOG2_E,
     )  # fmt: skip
     if use_blocks:
+        blocks_flags = ", ".join(str(flag).lower() for flag in (causal, strict, dim < width))
         return Plan(
-            kernel(f"attend_blocks<{width}, {str(causal).lower()}>"),
+            kernel(f"attend_blocks<{width}, {blocks_flags}>"),
             (blocks, heads, batch),
             32 * _BLOCK_WARPS,
             2 * _BLOCK_KEYS * (width + (64 if width % 128 == 0 else 0) + width + 16),
             tail,
+            True,
         )
     return Plan(
         kernel(f"attend<{width}, {warps}, {flags}>"),
@@ -175,6 +306,7 @@ def _tile_plan(
         32 * warps,
         warps * 16 * (4 * (width + 4) + 8),
         tail,
+        False,
     )
 
 
@@ -195,48 +327,9 @@ def _warps(width: int, steps: int, blocks: int, multiprocessors: int) -> tuple[i
     return warps, False
 
 
-def _row_plan(
-    q_shape: tuple[int, ...],
-    k_shape: tuple[int, ...],
-    q_stride: tuple[int, ...],
-    k_stride: tuple[int, ...],
-    v_stride: tuple[int, ...],
-    address: int,
-    causal: bool,
-    scale: float,
-) -> Plan:
-    """`attend_rows`: one warp per query row; wide heads, and what 32-bit arithmetic cannot hold."""
-    batch, q_len, heads, dim = q_shape
-    kv_len, kv_heads = k_shape[1], k_shape[2]
-    rows = batch * q_len * heads
-    odd = address | dim
-    for stride in (q_stride, k_stride):
-        odd |= stride[0] | stride[1] | stride[2]
-    tail = (
-        rows, q_len, kv_len, heads, heads // kv_heads, dim, int(odd % 4 == 0), int(causal),
-        q_stride[0], q_stride[2], q_stride[1],
-        k_stride[0], k_stride[2], k_stride[1],
-        v_stride[0], v_stride[2], v_stride[1],
-        scale * LOG2_E,
-    )  # fmt: skip
-    return Plan(kernel("attend_rows"), (-(-rows // _ROW_WARPS), 1, 1), 32 * _ROW_WARPS, 0, tail)
+class ModelNew(ProblemModel):
+    """The ``Model`` of problem.py and of problem_forms.py on the CUDA kernels."""
 
-
-class ModelNew(nn.Module):
-    """The problem's ``Model`` on the CUDA kernel."""
-
-    def __init__(self, causal: bool = True) -> None:
-        super().__init__()
-        self.causal = causal
-
-    def forward(
-        self,
-        q_q: Tensor,
-        k_q: Tensor,
-        v_q: Tensor,
-        q_scale: Tensor,
-        k_scale: Tensor,
-        v_scale: Tensor,
-    ) -> Tensor:
-        scale = 1 / math.sqrt(max(q_q.shape[3], 1))
-        return launch(q_q, k_q, v_q, q_scale, k_scale, v_scale, self.causal, scale)
+    def forward(self, *tensors: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        result: Tensor | tuple[Tensor, Tensor] = self.run(launch_form, tensors)
+        return result

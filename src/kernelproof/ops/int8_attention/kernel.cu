@@ -4,7 +4,8 @@
 //   steps of 16 and merge their results through shared memory at the end.
 // attend_blocks: tensor cores, for long sequences. One block = 64 query rows of one head; its four
 //   warps share key and value tiles in shared memory.
-// attend_rows: one warp per query row, any head dimension and any strides.
+// Both take dense tensors with scales per head and int8 values; `attend` is strict with an fp32
+// output. kernel_general.cu has everything else.
 //
 // Accuracy. q k^T is exact (int8 tensor cores, int32 sums), and so is the difference of a score to
 // the row's maximum; its product with the (positive) factor c is the only rounding before the
@@ -12,67 +13,7 @@
 // exact in fp16. Tensor cores truncate when they accumulate, which would add up over a long
 // sequence; so each step of 16 (or 64) keys is summed from zero and added to the output by an fp32 FMA.
 
-#include <cuda_fp16.h>
-
-typedef unsigned int u32;
-typedef signed char i8;
-typedef long long i64;
-
-// ---- instructions ----
-
-// Volatile, because the compiler would otherwise move loads down to their first use.
-template <int BYTES>
-__device__ __forceinline__ void load_global(u32* to, const i8* from) {
-    if constexpr (BYTES == 16) {
-        asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "l"(from));
-    } else if constexpr (BYTES == 8) {
-        asm volatile("ld.global.nc.v2.u32 {%0, %1}, [%2];" : "=r"(to[0]), "=r"(to[1]) : "l"(from));
-    } else {
-        asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(to[0]) : "l"(from));
-    }
-}
-
-// 2^x with a relative error of 2^-22; exactly 1 at 0; NaN stays NaN.
-__device__ __forceinline__ float exp2_fast(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
-// d = d + a b for int8 tiles of 16x32 and 32x8; a0, a2 are row g, a1, a3 row g + 8.
-__device__ __forceinline__ void mma_s8(int (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, "
-                 "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
-// d = d + a b for fp16 tiles of 16x16 and 16x8, fp32 sums.
-__device__ __forceinline__ void mma_f16(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
-                 "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-// 16 bytes from global to shared memory, without passing through registers.
-__device__ __forceinline__ void copy_async(void* to, const i8* from) {
-    const u32 address = static_cast<u32>(__cvta_generic_to_shared(to));
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
-}
-
-__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-
-// Waits until all but the last committed group of this thread's copies have arrived.
-__device__ __forceinline__ void wait_copies_but_last() {
-    asm volatile("cp.async.wait_group 1;" ::: "memory");
-}
-
-// ---- end of instructions ----
-
-__device__ __forceinline__ u32 as_bits(__half2 x) { return *reinterpret_cast<u32*>(&x); }
-__device__ __forceinline__ __half2 as_half2(u32 x) { return *reinterpret_cast<__half2*>(&x); }
+#include "common.cuh"
 
 // The factor on integer scores (exponents of 2), made positive. Kept within bounds that change no
 // result: below 1e-20 every probability is 1 to the last bit, yet the mask value -1e30 must stay
@@ -83,51 +24,8 @@ __device__ __forceinline__ float positive_factor(float c) {
     return c > 1e30f ? 1e30f : c;
 }
 
-// 1024 instead of 1 at the maximum: keeps the low halves out of fp16's subnormal range.
-constexpr float PROBABILITY_SCALE = 1024.0f;
-// An accumulator that starts at these bits is, read as a float, 1.5 * 2^23 plus the sum: no
-// conversion. Exact for |sum| <= 2^22, so for head dimensions up to 256.
-constexpr int MAGIC = 0x4B400000;
 constexpr float MASKED = -1e30f;
 constexpr float NO_MAXIMUM = -3e7f;  // below every score (-2^24), far above MASKED
-
-// The 16-key step's fragments in registers. The head dimension is permuted so that each lane loads
-// neighbouring bytes: lane t of a group of four holds bytes t*VEC .. t*VEC+VEC-1 of each 4*VEC, the
-// same for queries and keys, so that their products are unchanged. Of values, lane g of eight holds
-// columns g*VEC .. g*VEC+VEC-1 of each 8*VEC, and byte e of them belongs to the e-th 8-column tile.
-template <int DIM>
-struct Widths {
-    static constexpr int QK = DIM % 64 == 0 ? 16 : 8;
-    static constexpr int V = DIM % 128 == 0 ? 16 : DIM % 64 == 0 ? 8 : 4;
-    static constexpr int QK_WORDS = DIM / 16;  // words of one row per lane
-    static constexpr int V_WORDS = DIM / 32;
-};
-
-template <int BYTES, bool EXACT>
-__device__ __forceinline__ void load_piece(u32* to, const i8* row, int column, int dim) {
-    if constexpr (EXACT) {
-        load_global<BYTES>(to, row + column);
-    } else {
-#pragma unroll
-        for (int w = 0; w < BYTES / 4; w++) {
-            u32 word = 0;
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const int c = column + 4 * w + i;
-                if (c < dim) word |= static_cast<u32>(static_cast<unsigned char>(row[c])) << (8 * i);
-            }
-            to[w] = word;
-        }
-    }
-}
-
-template <int DIM, bool EXACT>
-__device__ __forceinline__ void load_qk(u32 (&to)[DIM / 16], const i8* row, int t, int dim) {
-    constexpr int VEC = Widths<DIM>::QK;
-#pragma unroll
-    for (int i = 0; i < DIM / (4 * VEC); i++)
-        load_piece<VEC, EXACT>(&to[i * VEC / 4], row, i * 4 * VEC + t * VEC, dim);
-}
 
 template <int DIM, bool EXACT>
 __device__ __forceinline__ void load_v(u32 (&to)[DIM / 32], const i8* row, int g, int dim) {
@@ -137,6 +35,7 @@ __device__ __forceinline__ void load_v(u32 (&to)[DIM / 32], const i8* row, int g
         load_piece<VEC, EXACT>(&to[i * VEC / 4], row, i * 8 * VEC + g * VEC, dim);
 }
 
+// The 16-key step's fragments in registers.
 template <int DIM>
 struct Step {
     u32 k[2][DIM / 16];  // keys g and g + 8
@@ -186,33 +85,6 @@ __device__ __forceinline__ void score_tile(float (&x)[4], const u32 (&q)[2][DIM 
         x[e] = __int_as_float(d[e]) * sign;
         if (MASK) x[e] = first_key + (e & 1) <= limit[e >> 1] ? x[e] : MASKED;
     }
-}
-
-__device__ __forceinline__ float group_max(float x) {
-    x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
-    return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
-}
-
-__device__ __forceinline__ float group_sum(float x) {
-    x += __shfl_xor_sync(~0u, x, 1);
-    return x + __shfl_xor_sync(~0u, x, 2);
-}
-
-// The bytes of four keys' words as fp16 pairs for output tile e: (key 2t, 2t+1), (2t+8, 2t+9).
-// 0x64XX is 1024 + XX in fp16; with the sign bit flipped, XX is value + 128.
-__device__ __forceinline__ void value_pairs(u32 (&b)[4][2], u32 w0, u32 w1, u32 w2, u32 w3) {
-    const __half2 bias = __floats2half2_rn(1152.0f, 1152.0f);
-    w0 ^= 0x80808080u; w1 ^= 0x80808080u; w2 ^= 0x80808080u; w3 ^= 0x80808080u;
-    const u32 low[2] = {__byte_perm(w0, w1, 0x5140), __byte_perm(w2, w3, 0x5140)};
-    const u32 high[2] = {__byte_perm(w0, w1, 0x7362), __byte_perm(w2, w3, 0x7362)};
-#pragma unroll
-    for (int e = 0; e < 4; e++)
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const u32 bytes = e < 2 ? low[half] : high[half];
-            const u32 word = __byte_perm(bytes, 0x64646464u, (e & 1) ? 0x4342 : 0x4140);
-            b[e][half] = as_bits(__hsub2(as_half2(word), bias));
-        }
 }
 
 // One step of the running softmax over TILES tiles of 8 keys: scores become probabilities (times
@@ -420,6 +292,20 @@ attend(const i8* q, const i8* k, const i8* v, const float* q_scale, const float*
                              scale_v);
 }
 
+// As load_qk, for a `dim` that is a multiple of 16: pieces are wholly inside or wholly outside.
+template <int DIM>
+__device__ __forceinline__ void load_pieces(u32 (&to)[DIM / 16], const i8* row, int t, int dim) {
+    constexpr int VEC = Widths<DIM>::QK;
+#pragma unroll
+    for (int i = 0; i < DIM / (4 * VEC); i++) {
+        const int column = i * 4 * VEC + t * VEC;
+        const bool present = column < dim;
+        load_global<VEC>(&to[i * VEC / 4], row + (present ? column : 0));
+#pragma unroll
+        for (int w = i * VEC / 4; w < (i + 1) * VEC / 4; w++) to[w] = present ? to[w] : 0;
+    }
+}
+
 constexpr int BLOCK_WARPS = 4;  // of attend_blocks, 16 query rows each
 constexpr int BLOCK_KEYS = 64;  // keys of one tile in shared memory
 
@@ -433,17 +319,26 @@ struct Pitch {
 };
 
 // Starts the copies of one tile; keys past the end are copies of the last one, masked later.
-template <int DIM>
+// PART: the head dimension is `dim`, a multiple of 16 below DIM, and zeros fill the rest.
+template <int DIM, bool PART>
 __device__ __forceinline__ void fetch_tile(i8* stage, const i8* k, const i8* v, int k_token,
-                                           int v_token, int first_key, int last_key) {
+                                           int v_token, int first_key, int last_key, int dim) {
     constexpr int PIECES = DIM / 16;
 #pragma unroll
     for (int i = threadIdx.x; i < BLOCK_KEYS * PIECES; i += 32 * BLOCK_WARPS) {
         const int row = i / PIECES, column = i % PIECES * 16;
         const i64 key = min(first_key + row, last_key);
-        copy_async(stage + row * Pitch<DIM>::K + column, k + key * k_token + column);
-        copy_async(stage + BLOCK_KEYS * Pitch<DIM>::K + row * Pitch<DIM>::V + column,
-                   v + key * v_token + column);
+        i8* const to_k = stage + row * Pitch<DIM>::K + column;
+        i8* const to_v = stage + BLOCK_KEYS * Pitch<DIM>::K + row * Pitch<DIM>::V + column;
+        if constexpr (PART) {
+            const bool present = column < dim;
+            const int from = present ? column : 0;
+            copy_async_or_zero(to_k, k + key * k_token + from, present);
+            copy_async_or_zero(to_v, v + key * v_token + from, present);
+        } else {
+            copy_async(to_k, k + key * k_token + column);
+            copy_async(to_v, v + key * v_token + column);
+        }
     }
 }
 
@@ -477,7 +372,7 @@ __device__ __forceinline__ void score_block(float (&x)[BLOCK_KEYS / 8][4],
 }
 
 // o = o * alpha + probabilities @ values, 32 columns at a time from fresh accumulators.
-template <int DIM>
+template <int DIM, bool STRICT>
 __device__ __forceinline__ void value_block(float (&o)[DIM / 8][4], const float (&alpha)[2],
                                             const u32 (&hi)[BLOCK_KEYS / 16][4],
                                             const u32 (&lo)[BLOCK_KEYS / 16][4], const i8* values,
@@ -495,7 +390,7 @@ __device__ __forceinline__ void value_block(float (&o)[DIM / 8][4], const float 
                         *reinterpret_cast<const u32*>(row + 8 * PITCH),
                         *reinterpret_cast<const u32*>(row + 9 * PITCH));
 #pragma unroll
-            for (int e = 0; e < 4; e++) mma_f16(d[e], lo[s], b[e][0], b[e][1]);
+            for (int e = 0; STRICT && e < 4; e++) mma_f16(d[e], lo[s], b[e][0], b[e][1]);
 #pragma unroll
             for (int e = 0; e < 4; e++) mma_f16(d[e], hi[s], b[e][0], b[e][1]);
         }
@@ -508,11 +403,11 @@ __device__ __forceinline__ void value_block(float (&o)[DIM / 8][4], const float 
 }
 
 // grid (64-row blocks, query heads, batch), block 32 * BLOCK_WARPS, shared 2 * Pitch<DIM>::STAGE.
-// The head dimension is DIM, and all rows are aligned to 16 bytes.
-template <int DIM, bool CAUSAL>
+// All rows are aligned to 16 bytes. PART: see fetch_tile. lse: (batch, q_len, heads), or null.
+template <int DIM, bool CAUSAL, bool STRICT, bool PART>
 __global__ void __launch_bounds__(32 * BLOCK_WARPS)
 attend_blocks(const i8* q, const i8* k, const i8* v, const float* q_scale, const float* k_scale,
-              const float* v_scale, float* out, int q_len, int kv_len, int dim, int group,
+              const float* v_scale, void* out, float* lse, int out_kind, int q_len, int kv_len, int dim, int group,
               i64 q_batch, i64 q_head, int q_token, i64 k_batch, i64 k_head, int k_token,
               i64 v_batch, i64 v_head, int v_token, i64 out_batch, i64 out_token, float factor) {
     extern __shared__ __align__(16) i8 tiles[];
@@ -529,12 +424,18 @@ attend_blocks(const i8* q, const i8* k, const i8* v, const float* q_scale, const
     // Of the whole block: keys that any of its rows sees. May be negative.
     const int last_row = min(first_row + 16 * BLOCK_WARPS - 1, q_len - 1);
     const int visible = CAUSAL ? min(kv_len, last_row + offset + 1) : kv_len;
-    if (visible > 0) fetch_tile<DIM>(tiles, k, v, k_token, v_token, 0, last_key);
+    if (visible > 0) fetch_tile<DIM, PART>(tiles, k, v, k_token, v_token, 0, last_key, dim);
     commit_copies();
 
     u32 query[2][DIM / 16];
-    load_qk<DIM, true>(query[0], q + static_cast<i64>(min(row[0], q_len - 1)) * q_token, t, dim);
-    load_qk<DIM, true>(query[1], q + static_cast<i64>(min(row[1], q_len - 1)) * q_token, t, dim);
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const i8* from = q + static_cast<i64>(min(row[r], q_len - 1)) * q_token;
+        if constexpr (PART)
+            load_pieces<DIM>(query[r], from, t, dim);
+        else
+            load_qk<DIM, true>(query[r], from, t, dim);
+    }
     const float signed_factor = __ldg(q_scale + head) * __ldg(k_scale + kv_head) * factor;
     const float c = positive_factor(signed_factor), sign = signed_factor < 0.0f ? -1.0f : 1.0f;
     int limit[2] = {last_key, last_key};
@@ -549,7 +450,8 @@ attend_blocks(const i8* q, const i8* k, const i8* v, const float* q_scale, const
     for (int start = 0, n = 0; start < visible; start += BLOCK_KEYS, n++) {
         const int next = start + BLOCK_KEYS;
         if (next < visible)
-            fetch_tile<DIM>(tiles + (n + 1) % 2 * STAGE, k, v, k_token, v_token, next, last_key);
+            fetch_tile<DIM, PART>(tiles + (n + 1) % 2 * STAGE, k, v, k_token, v_token, next, last_key,
+                                  dim);
         commit_copies();  // an empty group counts too, so that "all but the last" stays right
         wait_copies_but_last();
         __syncthreads();
@@ -563,94 +465,32 @@ attend_blocks(const i8* q, const i8* k, const i8* v, const float* q_scale, const
             float alpha[2];
             u32 hi[BLOCK_KEYS / 16][4], lo[BLOCK_KEYS / 16][4];
             softmax_step<BLOCK_KEYS / 8, false>(x, state.m, state.l, alpha, hi, lo, c);
-            value_block<DIM>(state.o, alpha, hi, lo, keys + BLOCK_KEYS * Pitch<DIM>::K, g, t);
+            value_block<DIM, STRICT>(state.o, alpha, hi, lo, keys + BLOCK_KEYS * Pitch<DIM>::K, g, t);
         }
         __syncthreads();  // the next round overwrites this tile
     }
     const float scale_v = __ldg(v_scale + kv_head);
-    out += blockIdx.z * out_batch + static_cast<i64>(head) * dim;
+    const i64 heads = gridDim.y;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const float sum = group_sum(state.l[r]);
         // A sum of exactly 0 means that no key was visible: such rows are zeros by definition.
         const float y = sum == 0.0f ? 0.0f : __fdividef(scale_v, sum);
         if (row[r] >= q_len) continue;
+        const i64 place = blockIdx.z * out_batch + row[r] * out_token + static_cast<i64>(head) * dim;
 #pragma unroll
         for (int i = 0; i < DIM / 32; i++)
 #pragma unroll
-            for (int n = 2 * r; n < 2 * r + 2; n++)
-                *reinterpret_cast<float4*>(out + row[r] * out_token + 32 * i + 8 * t + 4 * (n & 1)) =
-                    make_float4(state.o[4 * i][n] * y, state.o[4 * i + 1][n] * y,
-                                state.o[4 * i + 2][n] * y, state.o[4 * i + 3][n] * y);
+            for (int n = 2 * r; n < 2 * r + 2; n++) {
+                if (PART && 32 * i + 8 * t + 4 * (n & 1) >= dim) continue;
+                write_four(out, place + 32 * i + 8 * t + 4 * (n & 1),
+                           make_float4(state.o[4 * i][n] * y, state.o[4 * i + 1][n] * y,
+                                       state.o[4 * i + 2][n] * y, state.o[4 * i + 3][n] * y),
+                           out_kind);
+            }
+        // Maxima are floats of MAGIC plus the score, times the sign.
+        if (lse != nullptr && t == 0)
+            lse[(blockIdx.z * static_cast<i64>(q_len) + row[r]) * heads + head] =
+                row_lse(state.m[r] - 12582912.0f * sign, c, sum * (1.0f / PROBABILITY_SCALE));
     }
-}
-
-constexpr int ROW_WARPS = 4;
-
-// The product of one query row and one key row, the same in every lane.
-__device__ __forceinline__ int dot_row(const i8* q, const i8* k, int dim, bool words, int lane) {
-    int sum = 0;
-    if (words) {
-        for (int d = 4 * lane; d < dim; d += 128)
-            sum = __dp4a(*reinterpret_cast<const int*>(q + d), *reinterpret_cast<const int*>(k + d),
-                         sum);
-    } else {
-        for (int d = lane; d < dim; d += 32) sum += static_cast<int>(q[d]) * k[d];
-    }
-    return __reduce_add_sync(~0u, sum);
-}
-
-// One warp per query row; grid covers batch * q_len * heads rows, block 32 * ROW_WARPS. The output
-// row is the accumulator (each lane reads only what it wrote), so the head dimension is not bounded
-// by registers. `words`: dim, pointers and strides of q and k are multiples of 4.
-extern "C" __global__ void __launch_bounds__(32 * ROW_WARPS)
-attend_rows(const i8* q, const i8* k, const i8* v, const float* q_scale, const float* k_scale,
-            const float* v_scale, float* out, i64 rows, i64 q_len, i64 kv_len, i64 heads, i64 group,
-            int dim, int words, int causal, i64 q_batch, i64 q_head, i64 q_token, i64 k_batch,
-            i64 k_head, i64 k_token, i64 v_batch, i64 v_head, i64 v_token, float factor) {
-    __shared__ float probability[ROW_WARPS][32];
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    const i64 row = static_cast<i64>(blockIdx.x) * ROW_WARPS + warp;
-    if (row >= rows) return;  // the whole warp; no barrier follows
-    const i64 head = row % heads, token = row / heads % q_len, b = row / heads / q_len;
-    const i64 kv_head = head / group;
-    q += b * q_batch + token * q_token + head * q_head;
-    k += b * k_batch + kv_head * k_head;
-    v += b * v_batch + kv_head * v_head;
-    out += row * dim;
-    const float signed_factor = q_scale[head] * k_scale[kv_head] * factor;
-    const float c = positive_factor(signed_factor);
-    const int sign = signed_factor < 0.0f ? -1 : 1;
-    const i64 visible = causal ? min(kv_len, kv_len - q_len + token + 1) : kv_len;
-    int maximum = -2147483647;  // below every score
-    float sum = 0.0f;
-    for (i64 start = 0; start < visible; start += 32) {
-        const int keys = static_cast<int>(min(static_cast<i64>(32), visible - start));
-        int score = -2147483647;
-        for (int j = 0; j < keys; j++) {
-            const int x = dot_row(q, k + (start + j) * k_token, dim, words != 0, lane);
-            if (lane == j) score = x * sign;
-        }
-        const int top = max(maximum, __reduce_max_sync(~0u, score));
-        // The first group has nothing to rescale, and its difference would not fit in an int.
-        const float alpha =
-            start == 0 ? 0.0f : exp2_fast(static_cast<float>(maximum - top) * c);
-        const float p =
-            lane < keys ? exp2_fast(static_cast<float>(score - top) * c) : 0.0f;
-        maximum = top;
-        sum = fmaf(sum, alpha, p);  // per lane; added up at the end
-        __syncwarp();
-        probability[warp][lane] = p;
-        __syncwarp();
-        for (int d = lane; d < dim; d += 32) {
-            float y = 0.0f;
-            for (int j = 0; j < keys; j++)
-                y = fmaf(probability[warp][j], static_cast<float>(v[(start + j) * v_token + d]), y);
-            out[d] = start == 0 ? y : fmaf(out[d], alpha, y);
-        }
-    }
-#pragma unroll
-    for (int i = 16; i > 0; i >>= 1) sum += __shfl_xor_sync(~0u, sum, i);
-    const float last = visible > 0 ? v_scale[kv_head] / sum : 0.0f;
-    for (int d = lane; d < dim; d += 32) out[d] = visible > 0 ? out[d] * last : 0.0f;
 }

@@ -1,0 +1,211 @@
+"""Launches of kernel_general.cu: every form that the kernels of the plain form do not take."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from kernelproof.cuda import Kernel
+from kernelproof.ops.int8_attention.contract import OUT_DTYPES, Form
+
+# Both include form.cuh, and that common.cuh.
+GENERAL = Path(__file__).parent / "kernel_general.cu"
+ROWS = Path(__file__).parent / "kernel_rows.cu"
+LOG2_E = 1.4426950408889634
+
+_INSTANCES = (32, 64, 96, 128, 192, 256)  # head dimensions that `attend_general` is compiled for
+_INT_LIMIT = 2**30  # rows and keys of one sequence below this keep 32-bit arithmetic exact
+_WARPS, _ROWS = 4, 16  # of a block, as in the source
+_SPLIT_KEYS = 512  # keys that a split has at least: 8 steps for each warp
+_MOST_SPLITS = 64
+
+# What `explain` says of the probabilities, by whether "strict" was asked for.
+PRECISION = {True: "fp16 pairs (strict)", False: "fp16 (high; there is nothing faster)"}
+
+
+class Plan(NamedTuple):
+    """How one combination of shapes and strides is launched."""
+
+    kernel: Kernel
+    grid: int
+    block: int
+    shared: int
+    splits: int
+    tiles: int  # 0: `attend_rows`
+    words: bool  # of `attend_rows`: reads four bytes at once
+
+
+@functools.cache
+def kernel(name: str) -> Kernel:
+    return Kernel(GENERAL if name.startswith("attend_general") else ROWS, name)
+
+
+def run(
+    tensors: tuple[Tensor, ...],
+    causal: bool,
+    scale: float,
+    form: Form,
+    out: Tensor,
+    lse: Tensor | None,
+    multiprocessors: int,
+) -> None:
+    """Launch on the current device and stream. ``tensors``: q, k, v and their scales;
+    nothing is empty but the head dimension and sequences."""
+    q, k, v, v_scale = *tensors[:3], tensors[5]
+    plan = _plan(tensors, form, multiprocessors)
+    places = tuple(
+        None if t is None else t.contiguous()
+        for t in (form.cu_seqlens_q, form.cu_seqlens_k, form.kv_lens, form.block_table)
+    )
+    tail = (*places, *_tail(tensors, causal, scale, form))
+    if plan.tiles == 0:
+        sums = out
+        if out.dtype != torch.float32:
+            sums = torch.empty(out.shape, dtype=torch.float32, device=out.device)
+        plan.kernel(
+            *tensors, out, lse, sums, int(plan.words), int(v.dtype == torch.float16), *tail,
+            grid=plan.grid, block=plan.block,
+        )  # fmt: skip
+        return
+    batch, q_len, heads, dim = q.shape
+    rows = batch * q_len * heads
+    parts = None
+    if plan.splits > 1:
+        parts = torch.empty(rows * plan.splits * (dim + 3), dtype=torch.float32, device=q.device)
+    plan.kernel(
+        *tensors, out, lse, parts, plan.splits, plan.tiles, *tail,
+        grid=plan.grid, block=plan.block, shared=plan.shared,
+    )  # fmt: skip
+    if parts is not None:
+        per_head = v_scale if v_scale.dim() == 1 else None
+        kernel("combine_parts")(
+            parts, per_head, out, lse, rows, heads, heads // k.shape[2], v_scale.stride(-1),
+            plan.splits, dim, OUT_DTYPES.index(form.out_dtype),
+            grid=-(-rows // _WARPS), block=32 * _WARPS,
+        )  # fmt: skip
+
+
+def explanation(tensors: tuple[Tensor, ...], form: Form, multiprocessors: int) -> list[str]:
+    """Lines for `explain`."""
+    plan = _plan(tensors, form, multiprocessors)
+    if plan.tiles == 0:
+        return [
+            f"CUDA kernel attend_rows, one warp per query row ({plan.grid} blocks): heads wider "
+            f"than {_INSTANCES[-1]}, or sizes beyond 32 bits",
+            "probabilities in fp32, so every accuracy is computed as strict",
+        ]
+    split = f", keys shared out over {plan.splits} blocks, then combine_parts"
+    return [
+        f"CUDA kernel {plan.kernel.name}: {plan.tiles} tiles of {_ROWS} rows for each key head"
+        f"{split if plan.splits > 1 else ''}, {plan.block} threads, {plan.shared} bytes of shared "
+        "memory",
+        f"probabilities as {PRECISION[form.strict]}",
+    ]
+
+
+def _plan(tensors: tuple[Tensor, ...], form: Form, multiprocessors: int) -> Plan:
+    q, k, v = tensors[:3]
+    cu, table = form.cu_seqlens_q, form.block_table
+    return plan_for(
+        q.shape, k.shape, q.stride(), k.stride(), v.stride(),
+        (q.data_ptr() | k.data_ptr()) & 15, v.data_ptr() & 15, v.dtype == torch.float16,
+        form.strict, 0 if cu is None else cu.shape[0], 0 if table is None else table.shape[1],
+        multiprocessors,
+    )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=4096)
+def plan_for(
+    q_shape: tuple[int, ...],
+    k_shape: tuple[int, ...],
+    q_stride: tuple[int, ...],
+    k_stride: tuple[int, ...],
+    v_stride: tuple[int, ...],
+    address: int,
+    v_address: int,
+    half: bool,
+    strict: bool,
+    ends: int,
+    pages: int,
+    multiprocessors: int,
+) -> Plan:
+    """The launch. ``address``: the low bits of the pointers of q and k, ``v_address`` those of v.
+    ``ends``: size of cu_seqlens_q, 0 for none; ``pages``: columns of the block table."""
+    batch, q_len, heads, dim = q_shape
+    kv_len, kv_heads = k_shape[1], k_shape[2]
+    group = heads // kv_heads
+    keys = kv_len * pages if pages else kv_len
+    unit = dim == 1 or q_stride[3] == k_stride[3] == v_stride[3] == 1
+    qk_odd = address
+    for stride in (q_stride, k_stride):
+        qk_odd |= stride[0] | stride[1] | stride[2]
+    if dim == 0 or dim > _INSTANCES[-1] or max(q_len * group, keys) >= _INT_LIMIT:
+        rows = batch * q_len * heads
+        words = (qk_odd | dim) % 4 == 0 and unit
+        return Plan(kernel("attend_rows"), -(-rows // _WARPS), 32 * _WARPS, 0, 1, 0, words)
+    width = next(size for size in _INSTANCES if size >= dim)
+    v_odd = v_address
+    for size in v_stride[:3]:
+        v_odd |= size * (2 if half else 1)
+    exact = (
+        dim == width
+        and unit
+        and qk_odd % (16 if width % 64 == 0 else 8) == 0
+        and v_odd % (8 if half else 4) == 0
+    )
+    if ends:
+        tiles = q_len * group // _ROWS + ends - 1
+    else:
+        tiles = batch * -(-q_len * group // _ROWS)
+    splits = 1 if ends else _splits(tiles * kv_heads, keys, multiprocessors)
+    flags = ", ".join(str(flag).lower() for flag in (half, exact, strict, pages > 0))
+    return Plan(
+        kernel(f"attend_general<{width}, {flags}>"),
+        max(tiles, 1) * kv_heads * splits,
+        32 * _WARPS,
+        4 * (_WARPS * _ROWS * (width + 4) + 2 * _WARPS * _ROWS + _ROWS),
+        splits,
+        max(tiles, 1),
+        False,
+    )
+
+
+def _splits(blocks: int, keys: int, multiprocessors: int) -> int:
+    """Blocks that share the keys of one tile, where tiles alone do not fill the GPU: the smallest
+    number that leaves hardly more places empty than the best, with two blocks for each
+    multiprocessor. Lengths on the device are not known here, so the most keys that there can be
+    decide."""
+    places = 2 * multiprocessors
+    most = min(keys // _SPLIT_KEYS, _MOST_SPLITS)
+    if blocks >= places or most < 2:
+        return 1
+    times = [-(-blocks * n // places) / n for n in range(1, most + 1)]
+    return 1 + next(n for n, time in enumerate(times) if time <= 1.05 * min(times))
+
+
+def _tail(
+    tensors: tuple[Tensor, ...], causal: bool, scale: float, form: Form
+) -> tuple[int | float, ...]:
+    """The arguments of FORM_PARAMETERS behind the pointers."""
+    q, k, v, q_scale, k_scale, v_scale = tensors
+    batch, q_len, heads, dim = q.shape
+    kv_len, kv_heads = k.shape[1], k.shape[2]
+    cu, table = form.cu_seqlens_q, form.block_table
+    return (
+        batch, q_len, kv_len, heads, heads // kv_heads, dim,
+        batch if cu is None else cu.shape[0] - 1, 0 if table is None else table.shape[1],
+        int(causal), int(k_scale.dim() == 3), int(v_scale.dim() == 3),
+        OUT_DTYPES.index(form.out_dtype),
+        *q.stride(), *k.stride(), *v.stride(),
+        *_scale_strides(q_scale), *_scale_strides(k_scale), *_scale_strides(v_scale),
+        *(form.block or (1, 1, 1)), scale * LOG2_E,
+    )  # fmt: skip
+
+
+def _scale_strides(scale: Tensor) -> tuple[int, ...]:
+    """Of batch, block and head; scales per head are the same in every batch element and block."""
+    return (0, 0, *scale.stride()) if scale.dim() == 1 else scale.stride()
