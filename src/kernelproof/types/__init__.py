@@ -28,6 +28,15 @@ from kernelproof.types.inspection import (
     KernelFacts,
     Launch,
 )
+from kernelproof.types.proof import (
+    Answer,
+    Proof,
+    Request,
+    Rerun,
+    Sources,
+    TimeChange,
+    Verification,
+)
 from kernelproof.types.record import (
     Environment,
     Record,
@@ -62,6 +71,7 @@ from kernelproof.types.verdict import (
 )
 
 __all__ = [
+    "Answer",
     "Bandwidth",
     "Bound",
     "Build",
@@ -91,16 +101,22 @@ __all__ = [
     "OutputVerdict",
     "Problem",
     "Progress",
+    "Proof",
     "Ratio",
     "Real",
     "Record",
+    "Request",
+    "Rerun",
     "Run",
     "Series",
+    "Sources",
     "Status",
     "SweepPoint",
+    "TimeChange",
     "Timing",
     "Variant",
     "Verdict",
+    "Verification",
     "Work",
     "silent",
 ]
