@@ -375,5 +375,10 @@ def _largest_case(reference: problems.Reference, options: Options) -> Case:
 
 
 def _timed_case(reference: problems.Reference, options: Options) -> Case:
-    chosen = options.cases or (reference.problem.cases[0].name,)
-    return next(case for case in reference.problem.cases if case.name == chosen[0])
+    cases = {case.name: case for case in reference.problem.cases}
+    name = options.cases[0] if options.cases else next(iter(cases))
+    if name not in cases:
+        raise UsageError(
+            f"{reference.problem.name} has no case ['{name}']; it has {', '.join(cases)}"
+        )
+    return cases[name]

@@ -24,6 +24,7 @@ from kernelproof.types import (
     silent,
 )
 
+
 def prove(
     problem: str | Path,
     candidate: str | Path,
@@ -136,9 +137,7 @@ def _again(
     times = recompared.times(proof.record, record) if not no_times else ()
     if not no_times and not times:
         no_times = "it was not timed here, since it did not pass"
-    found = found.model_copy(
-        update={"reruns": tuple(reruns), "times": times, "no_times": no_times}
-    )
+    found = found.model_copy(update={"reruns": tuple(reruns), "times": times, "no_times": no_times})
     return _answered(found, reruns, lacking)
 
 
@@ -175,15 +174,13 @@ def _options(request: Request, device: str | None, seed: int | None) -> pipeline
     return pipeline.Options(device=device, seed=seed, **dict(request))
 
 
-def _inspected(
-    candidate: Candidate, problem: str, record: Record
-) -> tuple[Inspection | None, str]:
+def _inspected(candidate: Candidate, problem: str, record: Record) -> tuple[Inspection | None, str]:
     """A static inspection of the kernels, or why there is none."""
     from kernelproof import inspecting
 
     if not candidate.for_gpu:
         return None, f"{candidate.language} code has no kernel for a GPU"
-    if not record.build.status == "pass":
+    if record.build.status != "pass":
         return None, f"it was not built: {record.build.status}"
     case = record.timing.case if record.timing is not None else None
     wish = inspecting.Wish(problem=problem, case=case)

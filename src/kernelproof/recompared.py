@@ -78,7 +78,10 @@ def no_times(then: Record, here: Environment | None) -> str:
         facts = ((made.cpu, here.cpu), (made.cores, here.cores), (made.threads, here.threads))
         if all(a == b for a, b in facts):
             return ""
-        words = [f"{cpu}, {cores} cores, {threads} threads" for cpu, cores, threads in zip(*facts, strict=True)]
+        words = [
+            f"{cpu}, {cores} cores, {threads} threads"
+            for cpu, cores, threads in zip(*facts, strict=True)
+        ]
         return f"they were taken on {words[0]}, and this is {words[1]}"
     if made.gpu == here.gpu:
         return ""
