@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from kernelproof import __version__, commands, openmp, proof_commands
+from kernelproof import __version__, commands, openmp, proof_commands, session_commands
 from kernelproof.arguments import (
     BaselineOpt,
     BytesOpt,
@@ -204,6 +204,7 @@ for _name, _command in (
     ("verify", proof_commands.verify),
 ):  # fmt: skip
     app.command(_name)(_command)
+app.add_typer(session_commands.app)
 
 
 @app.callback(invoke_without_command=True)

@@ -117,7 +117,7 @@ def judge(
         case = _timed_case(reference, options)
         reference = reference.with_case(case, dict(options.case_sizes))
     found = candidates.load(find_candidate(reference.problem.path, candidate))
-    device = _device(options.device, found)
+    device = device_for(options.device, found)
     master = secrets.randbits(48) if options.seed is None else options.seed
     factor = 2 if options.level == "thorough" else 1
     seeds = _seeds(master, 1 if options.level == "quick" else factor * options.seeds)
@@ -130,7 +130,7 @@ def judge(
     remarks = tuple(f"source: {note}" for note in screen.notes(found))
 
     with contextlib.ExitStack() as stack:
-        hides = _hidden(reference, found)
+        hides = hidden(reference, found)
         subject = stack.enter_context(CandidateProcess(found, device, options, hides))
         field = None
         if race is not None and not subject.emulated:
@@ -175,7 +175,7 @@ def judge(
     )
 
 
-def _hidden(reference: problems.Reference, candidate: Candidate) -> tuple[str, ...]:
+def hidden(reference: problems.Reference, candidate: Candidate) -> tuple[str, ...]:
     """What the candidate may not read: the problem. A shipped operator's own kernels are parts of
     one package with it, which they import."""
     package = Path(__file__).parent.resolve()
@@ -197,7 +197,7 @@ def _portable(value: _Value, *fields: str) -> _Value:
     return value.model_copy(update=update)
 
 
-def _device(asked: str | None, candidate: Candidate) -> str:
+def device_for(asked: str | None, candidate: Candidate) -> str:
     import torch
 
     if asked is None:
@@ -357,7 +357,7 @@ def _race(reference: problems.Reference, device: str, seed: int, options: Option
 
     case = _timed_case(reference, options)
     others = [
-        dataclasses.replace(rival, hides=_hidden(reference, rival.candidate))
+        dataclasses.replace(rival, hides=hidden(reference, rival.candidate))
         for rival in rivals.find(options.vs, reference, case, device, options.store)
     ]
     beside = baselines.chosen(reference, case, device, options.baselines)
