@@ -140,7 +140,7 @@ def call(
     loaded = candidates.load(path)
     held = sources.of_candidate(loaded)
     _allowed(kept, found, what, held)
-    cost = found.rules.costs.get(what, 1)
+    cost = 0 if what == SUBMIT else found.rules.costs.get(what, 1)
     number = kept.begin(
         found.state.id, what, cost, holder.mine(), loaded.name, loaded.digest,
         held.model_dump_json(),

@@ -88,13 +88,13 @@ def diagnostic(found: Diagnostic) -> list[str]:
 
 def ladder(log: SessionLog, words: Words, diffs: bool = False) -> str:
     """The attempts as a table, marks of the best, and with ``diffs`` what each changed."""
-    lines = [state_line(log.session)]
+    lines = [] if log.attempts else ["nothing has been tried yet"]
     if log.attempts:
         rows = [_HEAD, *(_row(a) for a in log.attempts)]
         lines += units.table(rows, _ALIGN, units.WIDTH, _ELASTIC)
     for one in log.attempts:
         lines += list(_told(one, diffs))
-    return "\n".join([*lines, *_next(log.next, log.session, words)])
+    return "\n".join([*lines, "", *_next(log.next, log.session, words)])
 
 
 def listed(states: Sequence[SessionState]) -> str:

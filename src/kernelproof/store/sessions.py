@@ -100,19 +100,21 @@ class Sessions:
     def finish(self, session: str, number: int, body: str) -> None:
         """A call has its answer; a submission closes the session."""
         with self._engine.begin() as connection:
-            what = self._end(connection, session, number, "done", body)
-            if what == SUBMIT:
+            self._end(connection, session, number, "done", body)
+            c = CALLS.c
+            what = select(c.what).where(c.session == session, c.number == number)
+            if connection.scalar(what) == SUBMIT:
                 self._state(connection, session, "submitting", "closed")
 
     def refund(self, session: str, number: int, why: str) -> None:
         """A call was not carried out, by no fault of the candidate: it costs nothing."""
         with self._engine.begin() as connection:
-            what = self._end(connection, session, number, "refused", why)
-            cost = select(CALLS.c.cost).where(CALLS.c.session == session, CALLS.c.number == number)
+            if not self._end(connection, session, number, "refused", why):
+                return
+            call = (CALLS.c.session == session, CALLS.c.number == number)
+            what, cost = connection.execute(select(CALLS.c.what, CALLS.c.cost).where(*call)).one()
             connection.execute(
-                update(SESSIONS)
-                .where(SESSIONS.c.id == session)
-                .values(used=SESSIONS.c.used - cost.scalar_subquery())
+                update(SESSIONS).where(SESSIONS.c.id == session).values(used=SESSIONS.c.used - cost)
             )
             if what == SUBMIT:
                 self._state(connection, session, "submitting", "open")
@@ -120,19 +122,12 @@ class Sessions:
     def lose(self, session: str, number: int) -> None:
         """The process of a running call has ended without an answer. The call stays paid."""
         with self._engine.begin() as connection:
+            if not self._end(connection, session, number, "lost", ""):
+                return
             c = CALLS.c
-            lost = update(CALLS).where(
-                c.session == session, c.number == number, c.state == "running"
-            )
-            if connection.execute(lost.values(state="lost", ended=now())).rowcount == 1:
-                what = select(c.what).where(c.session == session, c.number == number)
-                if connection.scalar(what) == SUBMIT:
-                    self._state(connection, session, "submitting", "open")
-
-    def close(self, session: str) -> None:
-        """No further call, and no submission."""
-        with self._engine.begin() as connection:
-            self._state(connection, session, "open", "closed")
+            what = select(c.what).where(c.session == session, c.number == number)
+            if connection.scalar(what) == SUBMIT:
+                self._state(connection, session, "submitting", "open")
 
     def _keep(self, key: str, sources: str) -> None:
         with self._engine.connect() as connection:
@@ -146,12 +141,12 @@ class Sessions:
             return
 
     @staticmethod
-    def _end(connection: Connection, session: str, number: int, state: str, body: str) -> str:
+    def _end(connection: Connection, session: str, number: int, state: str, body: str) -> bool:
+        """End a running call; whether this was what ended it."""
         c = CALLS.c
-        ended = update(CALLS).where(c.session == session, c.number == number)
-        connection.execute(ended.values(state=state, ended=now(), body=body))
-        what = select(c.what).where(c.session == session, c.number == number)
-        return str(connection.scalar(what))
+        ended = update(CALLS).where(c.session == session, c.number == number, c.state == "running")
+        values = dict(state=state, ended=now(), body=body)
+        return connection.execute(ended.values(**values)).rowcount == 1
 
     @staticmethod
     def _state(connection: Connection, session: str, before: str, after: str) -> None:
