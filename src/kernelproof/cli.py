@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from kernelproof import __version__, commands, openmp, proof_commands, session_commands
+from kernelproof import (
+    __version__,
+    commands,
+    mcp_command,
+    openmp,
+    proof_commands,
+    session_commands,
+)
 from kernelproof.arguments import (
     BaselineOpt,
     BytesOpt,
@@ -201,7 +208,7 @@ for _name, _command in (
     ("floors", commands.floors), ("inspect", commands.inspect), ("lint", commands.lint),
     ("race", commands.race), ("doctor", commands.doctor), ("new-op", commands.new_op),
     ("new-problem", commands.new_problem), ("prove", proof_commands.prove),
-    ("verify", proof_commands.verify),
+    ("verify", proof_commands.verify), ("mcp", mcp_command.mcp),
 ):  # fmt: skip
     app.command(_name)(_command)
 app.add_typer(session_commands.app)

@@ -196,6 +196,11 @@ def source_of(session: str, number: int, *, store: str | None = None) -> Sources
     raise UsageError(f"session {found.id} has no attempt {number}; it has {found.calls}")
 
 
+def problem_of(session: str, *, store: str | None = None) -> str:
+    """The name or path of a session's problem. Raises UsageError if there is no such session."""
+    return _load(Sessions(store), session).path
+
+
 def recovered(kept: Sessions, session: str) -> None:
     """Mark the calls whose process has died as lost."""
     identity = kept.get(session).id

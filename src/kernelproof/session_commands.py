@@ -14,6 +14,7 @@ from kernelproof.arguments import (
     CaseOpt,
     DeviceOpt,
     JsonOpt,
+    PlaceOpt,
     ProblemArg,
     RoundsOpt,
     SecondsOpt,
@@ -28,7 +29,7 @@ from kernelproof.errors import UsageError
 from kernelproof.progress import Shown
 
 if TYPE_CHECKING:
-    from kernelproof.types import Level, NextStep, SessionState
+    from kernelproof.types import Level, NextStep, Rules, SessionState
 
 app = typer.Typer(
     name="session",
@@ -37,6 +38,14 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 SessionArg = Annotated[str, typer.Argument(help="The session's id, or how it begins.")]
+BudgetOpt = Annotated[int, typer.Option(min=0, help="Calls in all.")]
+TimeOpt = Annotated[
+    float | None, typer.Option(help="Seconds, after which only a submission is taken.")
+]
+CostOpt = Annotated[
+    list[str] | None,
+    typer.Option(help="CALL=N: what a compile, check, bench or inspect costs; repeatable."),
+]
 LevelOpt = Annotated[str, typer.Option(help="quick, default or thorough.")]
 _LEVELS: tuple[Level, ...] = ("quick", "default", "thorough")
 
@@ -44,14 +53,9 @@ _LEVELS: tuple[Level, ...] = ("quick", "default", "thorough")
 @app.command()
 def start(
     problem: ProblemArg,
-    budget: Annotated[int, typer.Option(min=0, help="Calls in all.")] = 50,
-    time: Annotated[
-        float | None, typer.Option(help="Seconds, after which only a submission is taken.")
-    ] = None,
-    cost: Annotated[
-        list[str] | None,
-        typer.Option(help="CALL=N: what a compile, check, bench or inspect costs; repeatable."),
-    ] = None,
+    budget: BudgetOpt = 50,
+    time: TimeOpt = None,
+    cost: CostOpt = None,
     device: DeviceOpt = None,
     level: LevelOpt = "default",
     submit_level: LevelOpt = "thorough",
@@ -70,14 +74,11 @@ def start(
     """Open a session on a problem; its id is what the other commands take."""
     from kernelproof import session
     from kernelproof.report.sessions import started
-    from kernelproof.types import Rules
 
-    rules = Rules(
-        budget=budget, seconds=time, costs=costs_of(cost), device=device,
-        level=_level("--level", level), submit_level=_level("--submit-level", submit_level),
-        seeds=seeds, cases=tuple(case or ()), max_bytes=max_bytes, sizes=sizes_of(size),
-        shrink_to=shrink, baselines=None if baseline is None else tuple(baseline),
-        timing_seconds=seconds, rounds=rounds, call_timeout=timeout,
+    rules = rules_of(
+        budget=budget, time=time, cost=cost, device=device, level=level,
+        submit_level=submit_level, seeds=seeds, case=case, max_bytes=max_bytes, size=size,
+        shrink=shrink, baseline=baseline, seconds=seconds, rounds=rounds, timeout=timeout,
     )  # fmt: skip
     made = session.start(problem, rules, store=store)
     print(started(made, command)) if not json_ else print_json(_plain(made))
@@ -152,6 +153,39 @@ def list_(
     print(listed(found)) if not json_ else print_json([_plain(one) for one in found])
 
 
+@app.command()
+def machine(
+    measure: Annotated[bool, typer.Option(help="Measure its floors, once.")] = True,
+    json_: JsonOpt = False,
+) -> None:
+    """What this machine is: GPU limits, compilers, precision, measured floors."""
+    from kernelproof import facts
+    from kernelproof.report.facts import machine as shown
+
+    with Shown() as progress:
+        found = facts.machine(measure, progress)
+    print(shown(found)) if not json_ else print_json(_plain(found))
+
+
+@app.command()
+def problem(
+    name: ProblemArg,
+    device: PlaceOpt = None,
+    size: SizeOpt = None,
+    shrink: ShrinkOpt = None,
+    json_: JsonOpt = False,
+) -> None:
+    """What is to be computed: source, cases, tolerances, baselines, the reference's time."""
+    from kernelproof import facts
+    from kernelproof.report.facts import problem as shown
+
+    with Shown() as progress:
+        found = facts.problem(
+            name, device=device, sizes=dict(sizes_of(size)), shrink_to=shrink, progress=progress
+        )
+    print(shown(found)) if not json_ else print_json(_plain(found))
+
+
 def command(step: NextStep, state: SessionState) -> str:
     """The command line of a next step."""
     if step.action == "start":
@@ -160,6 +194,25 @@ def command(step: NextStep, state: SessionState) -> str:
         return f"kernelproof session log {state.id}"
     verb = step.then if step.action == "edit" else step.action
     return f"kernelproof session {verb} {state.id} CANDIDATE"
+
+
+def rules_of(
+    *,
+    budget: int, time: float | None, cost: list[str] | None, device: str | None, level: str,
+    submit_level: str, seeds: int, case: list[str] | None, max_bytes: int | None,
+    size: list[str] | None, shrink: int | None, baseline: list[str] | None, seconds: float,
+    rounds: int, timeout: float,
+) -> Rules:  # fmt: skip
+    """The rules that these options of the command line make. Raises UsageError."""
+    from kernelproof.types import Rules
+
+    return Rules(
+        budget=budget, seconds=time, costs=costs_of(cost), device=device,
+        level=_level("--level", level), submit_level=_level("--submit-level", submit_level),
+        seeds=seeds, cases=tuple(case or ()), max_bytes=max_bytes, sizes=sizes_of(size),
+        shrink_to=shrink, baselines=None if baseline is None else tuple(baseline),
+        timing_seconds=seconds, rounds=rounds, call_timeout=timeout,
+    )  # fmt: skip
 
 
 def costs_of(given: list[str] | None) -> dict[str, int]:

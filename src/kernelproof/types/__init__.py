@@ -21,6 +21,12 @@ from kernelproof.types.base import (
     Status,
     silent,
 )
+from kernelproof.types.facts import (
+    CaseFacts,
+    GpuFacts,
+    MachineFacts,
+    ProblemFacts,
+)
 from kernelproof.types.inspection import (
     Finding,
     Inspection,
@@ -92,6 +98,7 @@ __all__ = [
     "CallAnswer",
     "Candidate",
     "Case",
+    "CaseFacts",
     "Check",
     "Clock",
     "Comparison",
@@ -104,6 +111,7 @@ __all__ = [
     "Finding",
     "Floors",
     "Frozen",
+    "GpuFacts",
     "GpuState",
     "Inspection",
     "InstructionMix",
@@ -112,10 +120,12 @@ __all__ = [
     "Level",
     "LibraryUse",
     "Limit",
+    "MachineFacts",
     "NextStep",
     "Outcome",
     "OutputVerdict",
     "Problem",
+    "ProblemFacts",
     "Progress",
     "Proof",
     "Ratio",
