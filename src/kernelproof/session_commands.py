@@ -37,6 +37,9 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+ShortOpt = Annotated[
+    bool, typer.Option("--short", help="Figures in one line instead of all about the judgement.")
+]
 SessionArg = Annotated[str, typer.Argument(help="The session's id, or how it begins.")]
 BudgetOpt = Annotated[int, typer.Option(min=0, help="Calls in all.")]
 TimeOpt = Annotated[
@@ -86,42 +89,62 @@ def start(
 
 @app.command()
 def compile(
-    session: SessionArg, candidate: CandidateArg, json_: JsonOpt = False, store: StoreOpt = None
+    session: SessionArg,
+    candidate: CandidateArg,
+    short: ShortOpt = False,
+    json_: JsonOpt = False,
+    store: StoreOpt = None,
 ) -> None:
     """Build only, which is quick: errors at their lines, registers and spills."""
-    _call("compile", session, candidate, json_, store)
+    _call("compile", session, candidate, short, json_, store)
 
 
 @app.command()
 def check(
-    session: SessionArg, candidate: CandidateArg, json_: JsonOpt = False, store: StoreOpt = None
+    session: SessionArg,
+    candidate: CandidateArg,
+    short: ShortOpt = False,
+    json_: JsonOpt = False,
+    store: StoreOpt = None,
 ) -> None:
     """Build and check that it computes the same function."""
-    _call("check", session, candidate, json_, store)
+    _call("check", session, candidate, short, json_, store)
 
 
 @app.command()
 def bench(
-    session: SessionArg, candidate: CandidateArg, json_: JsonOpt = False, store: StoreOpt = None
+    session: SessionArg,
+    candidate: CandidateArg,
+    short: ShortOpt = False,
+    json_: JsonOpt = False,
+    store: StoreOpt = None,
 ) -> None:
     """Check, then time beside baselines."""
-    _call("bench", session, candidate, json_, store)
+    _call("bench", session, candidate, short, json_, store)
 
 
 @app.command()
 def inspect(
-    session: SessionArg, candidate: CandidateArg, json_: JsonOpt = False, store: StoreOpt = None
+    session: SessionArg,
+    candidate: CandidateArg,
+    short: ShortOpt = False,
+    json_: JsonOpt = False,
+    store: StoreOpt = None,
 ) -> None:
     """What its kernels take and what holds them back."""
-    _call("inspect", session, candidate, json_, store)
+    _call("inspect", session, candidate, short, json_, store)
 
 
 @app.command()
 def submit(
-    session: SessionArg, candidate: CandidateArg, json_: JsonOpt = False, store: StoreOpt = None
+    session: SessionArg,
+    candidate: CandidateArg,
+    short: ShortOpt = False,
+    json_: JsonOpt = False,
+    store: StoreOpt = None,
 ) -> None:
     """Judge it for good: fresh secret seeds, all cases, all baselines. Closes the session."""
-    _call("submit", session, candidate, json_, store)
+    _call("submit", session, candidate, short, json_, store)
 
 
 @app.command()
@@ -226,7 +249,9 @@ def costs_of(given: list[str] | None) -> dict[str, int]:
     return found
 
 
-def _call(what: Any, session: str, candidate: str, json_: bool, store: str | None) -> None:
+def _call(
+    what: Any, session: str, candidate: str, short: bool, json_: bool, store: str | None
+) -> None:
     from kernelproof.worker.client import start_server
 
     start_server()
@@ -235,7 +260,7 @@ def _call(what: Any, session: str, candidate: str, json_: bool, store: str | Non
 
     with Shown() as progress:
         found = sessions.call(session, what, candidate, store=store, progress=progress)
-    print(answer(found, command)) if not json_ else print_json(_plain(found))
+    print(answer(found, command, not short)) if not json_ else print_json(_plain(found))
     raise typer.Exit(0 if found.status == "pass" else 1)
 
 

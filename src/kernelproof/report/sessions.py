@@ -20,7 +20,8 @@ from kernelproof.types import (
 Words = Callable[[NextStep, SessionState], str]
 _HEAD = ["#", "call", "status", "changed", "bits", "regs", "spilled", "time", "vs eager", ""]
 _ALIGN = "><<<>>><<<"
-_ELASTIC = {3: 14}
+_EMPTY = {units.MISSING, ""}
+_CHANGED = 3  # the column that may be cut
 _DETAIL_LINES = 20
 _DIFF_LINES = 24
 
@@ -91,7 +92,12 @@ def ladder(log: SessionLog, words: Words, diffs: bool = False) -> str:
     lines = [] if log.attempts else ["nothing has been tried yet"]
     if log.attempts:
         rows = [_HEAD, *(_row(a) for a in log.attempts)]
-        lines += units.table(rows, _ALIGN, units.WIDTH, _ELASTIC)
+        # What nothing is known of needs no column.
+        told = [n for n, cells in enumerate(zip(*rows[1:], strict=True)) if set(cells) - _EMPTY]
+        align = "".join(_ALIGN[n] for n in told)
+        elastic = {told.index(_CHANGED): 14} if _CHANGED in told else {}
+        shown = [[row[n] for n in told] for row in rows]
+        lines += units.table(shown, align, units.WIDTH, elastic)
     for one in log.attempts:
         lines += list(_told(one, diffs))
     return "\n".join([*lines, "", *_next(log.next, log.session, words)])
