@@ -22,6 +22,7 @@ from kernelproof import (
     openmp,
     proof_commands,
     session_commands,
+    store_commands,
 )
 from kernelproof.arguments import (
     BaselineOpt,
@@ -208,7 +209,9 @@ for _name, _command in (
     ("floors", commands.floors), ("inspect", commands.inspect), ("lint", commands.lint),
     ("race", commands.race), ("doctor", commands.doctor), ("new-op", commands.new_op),
     ("new-problem", commands.new_problem), ("prove", proof_commands.prove),
-    ("verify", proof_commands.verify), ("mcp", mcp_command.mcp),
+    ("verify", proof_commands.verify), ("mcp", mcp_command.mcp), ("board", store_commands.board),
+    ("compare", store_commands.compare), ("export", store_commands.export),
+    ("import", store_commands.import_),
 ):  # fmt: skip
     app.command(_name)(_command)
 app.add_typer(session_commands.app)

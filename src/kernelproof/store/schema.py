@@ -1,23 +1,10 @@
-"""The tables, and how a database is opened."""
+"""The tables, as they are now; older ones are in `migrations`."""
 
 from __future__ import annotations
 
-from sqlalchemy import (
-    Column,
-    DateTime,
-    Engine,
-    ForeignKey,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    Text,
-    create_engine,
-)
-from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
+from sqlalchemy import Column, DateTime, ForeignKey, Integer, MetaData, String, Table, Text
 
-from kernelproof.errors import UsageError
-from kernelproof.home import home
+from kernelproof.home import home, store_url
 
 # Tables rather than mapped classes: importing the mapper takes half as long as a quick check.
 METADATA = MetaData()
@@ -73,22 +60,10 @@ SOURCES = Table(
 )
 
 
+# Of alembic; what it holds is `upgrade.HEAD`.
+VERSION = Table("alembic_version", METADATA, Column("version_num", String(32), primary_key=True))
+
+
 def default_url() -> str:
-    """The SQLite file of the data folder."""
-    return f"sqlite:///{home() / 'records.sqlite'}"
-
-
-def engine_of(url: str) -> Engine:
-    """The database at ``url`` with its tables. Raises UsageError where it cannot be opened."""
-    # Writers wait for each other instead of failing at once.
-    options = {"timeout": 30} if url.startswith("sqlite") else {}
-    try:
-        engine = create_engine(url, connect_args=options)
-        try:
-            METADATA.create_all(engine)
-        except (OperationalError, ProgrammingError, IntegrityError):
-            # Another process makes them at the same moment, or the error stays.
-            METADATA.create_all(engine)
-    except (SQLAlchemyError, ImportError) as error:
-        raise UsageError(f"cannot open the record store {url!r}: {error}") from error
-    return engine
+    """``$KERNELPROOF_STORE``, else the SQLite file of the data folder."""
+    return store_url() or f"sqlite:///{home() / 'records.sqlite'}"

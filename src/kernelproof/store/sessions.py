@@ -14,7 +14,8 @@ from sqlalchemy import Connection, Row, select, update
 from sqlalchemy.exc import IntegrityError
 
 from kernelproof.errors import UsageError
-from kernelproof.store.schema import CALLS, SESSIONS, SOURCES, default_url, engine_of
+from kernelproof.store.schema import CALLS, SESSIONS, SOURCES, default_url
+from kernelproof.store.upgrade import engine_of, shown
 
 SUBMIT = "submit"
 
@@ -24,8 +25,9 @@ class Sessions:
     makes and reads."""
 
     def __init__(self, url: str | None = None) -> None:
-        self.url = url or default_url()
-        self._engine = engine_of(self.url)
+        url = url or default_url()
+        self.url = shown(url)
+        self._engine = engine_of(url)
 
     def create(
         self, session: str, problem: str, budget: int, ends: datetime.datetime | None, body: str

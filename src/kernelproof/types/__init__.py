@@ -21,6 +21,11 @@ from kernelproof.types.base import (
     Status,
     silent,
 )
+from kernelproof.types.board import (
+    BoardRow,
+    Compared,
+    Side,
+)
 from kernelproof.types.facts import (
     CaseFacts,
     GpuFacts,
@@ -92,6 +97,7 @@ __all__ = [
     "Answer",
     "Attempt",
     "Bandwidth",
+    "BoardRow",
     "Bound",
     "Build",
     "Call",
@@ -101,6 +107,7 @@ __all__ = [
     "CaseFacts",
     "Check",
     "Clock",
+    "Compared",
     "Comparison",
     "Conditions",
     "Contestant",
@@ -138,6 +145,7 @@ __all__ = [
     "Series",
     "SessionLog",
     "SessionState",
+    "Side",
     "Sources",
     "Started",
     "Status",
