@@ -184,6 +184,21 @@ def test_a_candidate_that_is_edited_meanwhile_is_not_judged(
         session.check(opened(), path, store=url)
 
 
+def test_a_kernel_for_a_gpu_where_there_is_none(url: str) -> None:
+    kernel = FOLDER / "gpu" / "rms_norm__cuda_warp_shuffle.py"
+    rules = RULES.model_copy(update={"cases": ("one_column",)})
+    one = session.start("rms_norm", rules, store=url).session.id
+    found = session.bench(one, kernel, store=url)
+    assert (found.status, found.summary.evidence, found.summary.time) == ("pass", "emulated", None)
+    assert any(note.startswith("no times: the kernels were emulated") for note in found.notes)
+    found = session.inspect(one, kernel, store=url)
+    assert found.status == "pass" and found.kernels[0].registers > 0
+    assert found.inspection is not None and found.next.action in ("edit", "check")
+    first, second = session.log(one, store=url).attempts
+    # What one call learned of the resources is said of every attempt with these sources.
+    assert first.summary.registers == second.summary.registers == found.summary.registers
+
+
 def test_sources_beside_a_text(opened, url: str) -> None:
     folder = FOLDER / "right" / "axpby__c_strides"
     files = {p.name: p.read_text() for p in folder.iterdir() if p.suffix in (".cpp", ".c", ".h")}

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kernelproof import candidate as candidates
-from kernelproof import diagnosis, inspecting, lease, pipeline, sources
+from kernelproof import diagnosis, lease, pipeline, sources
 from kernelproof import problem as problems
 from kernelproof.errors import CandidateError
 from kernelproof.report.text import fewest_bits, main_clock, main_series, ratio_to, worst_ratio
@@ -86,6 +86,8 @@ def _leased(device: str, progress: Progress) -> Iterator[None]:
 def _looked_at(
     what: What, found: Candidate, path: Path, problem: str, rules: Rules, device: str
 ) -> Outcome:
+    from kernelproof import inspecting
+
     try:
         if found.for_gpu:
             case = rules.cases[0] if rules.cases else None
