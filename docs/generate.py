@@ -19,6 +19,7 @@ from typing import Any
 
 import agents_session
 import ladder_tables
+import timing_tables
 
 from kernelproof.inspect import devices, limits, sentences
 from kernelproof.report.units import ratio, seconds
@@ -303,55 +304,9 @@ def corpus_ratios() -> str:
     return "\n".join(lines) + "\n"
 
 
-def timing_answers() -> str:
-    """Simulated runs of the timing, from benchmarks/timing_answers.py."""
-    lines = [
-        "| ratio | noise of a round | rounds | interval holds the ratio | answers |",
-        "|---|---|---|---|---|",
-    ]
-    for row in json.loads((ROOT / "results" / "timing-answers.json").read_text()):
-        noise = f"{row['noise']:.1%}"
-        noise += f", correlation {row['correlation']:g}" if row["correlation"] else ""
-        noise += f", {row['outliers']:.0%} outliers" if row["outliers"] else ""
-        answers = ", ".join(f"{word} {share:.1%}" for word, share in row["answers"].items())
-        counts = f"{row['rounds']:.0f} | {row['covered']:.1%}"
-        lines.append(f"| {row['true']:g} | {noise} | {counts} | {answers} |")
-    return "\n".join(lines) + "\n"
-
-
-def _h200(name: str) -> dict[str, Any]:
-    return json.loads(sorted((ROOT / "results" / "h200").glob(f"*-{name}.json"))[-1].read_text())
-
-
-def timing_h200() -> str:
-    """A kernel beside itself and beside one that does 2 % less, on an H200."""
-    found = _h200("timing")
-    lines = ["| clock | beside itself | 2 % slower |", "|---|---|---|"]
-    for clock in ("device", "cold", "host"):
-        cells = [
-            ", ".join(f"{n} {answer}" for answer, n in found["summary"][part][clock].items())
-            for part in ("same", "slower")
-        ]
-        lines.append(f"| {clock} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
-
-
-def timing_compared() -> str:
-    """Our clocks beside those of others, in microseconds."""
-    lines = ["| kernel | device | `do_bench_cudagraph` | cold | `do_bench` | cuda-bench, cold |"]
-    lines.append("|---|---|---|---|---|---|")
-    for name, one in _h200("timing")["compare"].items():
-        times = (
-            one["ours"]["device"], one["do_bench"]["graph"], one["ours"]["cold"],
-            one["do_bench"]["cold"], one["cuda-bench"]["cold/time/gpu/median"],
-        )  # fmt: skip
-        lines.append(f"| {name} | {' | '.join(f'{t * 1e6:.2f}' for t in times)} |")
-    return "\n".join(lines) + "\n"
-
-
 def floors_h200() -> str:
     """Floors of an H200, measured twice."""
-    found = _h200("floors")["floors"]
+    found = timing_tables.newest("floors")["floors"]
     first, second = found["measured 1"], found["measured 2"]
 
     def both(key: str, name: str) -> list[float]:
@@ -404,9 +359,11 @@ TABLES: dict[str, Callable[..., str]] = {
     "corpus_ratios": corpus_ratios,
     "ladder": ladder_tables.table,
     "rung": ladder_tables.rung,
-    "timing_answers": timing_answers,
-    "timing_h200": timing_h200,
-    "timing_compared": timing_compared,
+    "timing_answers": timing_tables.answers,
+    "timing_h200": timing_tables.itself,
+    "timing_compared": timing_tables.compared,
+    "bench_time": timing_tables.bench_time,
+    "gpu_tests": timing_tables.gpu_tests,
     "floors_h200": floors_h200,
     "inspect_rules": inspect_rules,
     "inspect_devices": inspect_devices,

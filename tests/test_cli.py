@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -137,6 +139,32 @@ def test_doctor_answers(run_cli) -> None:
     assert "mla_kv" in facts["problems"]["value"]
     assert facts["confined resources"]["value"].endswith("files of 8.6 GB")
     assert {"confined network", "confined files"} <= set(facts)
+
+
+def test_doctor_tells_whether_torch_has_bytecode(monkeypatch, tmp_path: Path) -> None:
+    import torch
+
+    from kernelproof import doctor
+
+    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path))
+    told = doctor._bytecode()
+    assert told.state == "missing" and "compileall" in told.remedy
+    kept = Path(importlib.util.cache_from_source(torch.__file__))
+    kept.parent.mkdir(parents=True)
+    kept.touch()
+    assert doctor._bytecode().state == "ok"
+
+
+def test_the_stages_of_a_command_go_to_stderr_or_a_file(run_cli, monkeypatch, tmp_path) -> None:
+    stages = tmp_path / "stages.json"
+    monkeypatch.setenv("KERNELPROOF_TIMELINE", str(stages))
+    arguments = ("check", "rms_norm", HONEST, "--quick", "--case", "odd", "--json")
+    assert json.loads(run_cli(*arguments).stdout)["status"] == "pass"
+    rows = {row["stage"]: row for row in json.loads(stages.read_text())}
+    whole = rows["the whole command"]
+    assert {"import torch", "load the problem", "check", "store the record"} <= set(rows)
+    assert all(row["began"] + row["seconds"] <= whole["seconds"] + 0.1 for row in rows.values())
+    assert whole["began"] == 0.0
 
 
 def test_seeds_are_secret_and_can_be_replayed(run_cli) -> None:

@@ -93,7 +93,7 @@ def test_timing_on_a_gpu_has_all_clocks_and_a_floor() -> None:
     assert timing.candidate.device is not None and timing.candidate.host is not None
     assert timing.floor.device is not None
     assert timing.floor.device.median < timing.candidate.device.median
-    assert {r.clock for r in timing.ratios} == {"device", "host", "cold", "single"}
+    assert {r.clock for r in timing.ratios} == {"device", "host", "cold"}
     mine = timing.candidate
     assert mine.cold is not None and mine.single is not None and mine.warm is None
     # Neither weights nor inputs are in L2, and a launch takes time.

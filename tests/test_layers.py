@@ -13,7 +13,7 @@ import pytest
 SRC = Path(__file__).resolve().parents[1] / "src" / "kernelproof"
 
 # Stage -> what else of kernelproof it may import. `types` and `errors` are open to all.
-OPEN = {"types", "errors", "home", "importing", "seeding", "strides", "backward"}
+OPEN = {"timeline", "types", "errors", "home", "importing", "seeding", "strides", "backward"}
 STAGES = {
     "problem": {"resize"},
     "candidate": set(),

@@ -23,6 +23,7 @@ from kernelproof import (
     proof_commands,
     session_commands,
     store_commands,
+    timeline,
 )
 from kernelproof.arguments import (
     BaselineOpt,
@@ -229,6 +230,7 @@ def _root(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point: runs a command and turns errors into exit codes."""
     openmp.wait_passively()
+    timeline.begin()
     try:
         app(args=list(arguments) if arguments is not None else None)
     except KernelproofError as error:
@@ -257,6 +259,7 @@ def _judge(problem: str, candidate: str, timed: bool, options: Options) -> Recor
     start_server()
     from kernelproof import pipeline
 
+    timeline.mark("start and read the arguments")
     with Shown() as progress:
         return pipeline.judge(problem, candidate, timed=timed, options=options, progress=progress)
 
@@ -300,9 +303,10 @@ def _sweep(
 
 
 def _finish(record: Record, json_: bool, store: str | None, repro: Path | None = None) -> None:
+    with timeline.span("store the record"):
+        _keep([record], store)
     from kernelproof.report import detail
 
-    _keep([record], store)
     if repro is not None and record.reproducer:
         repro.write_text(record.reproducer)
     if json_:

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kernelproof.ahead import Ahead
 from kernelproof.baselines import EAGER, Baseline
 from kernelproof.resize import tensor_bytes
 from kernelproof.rivals import Rival, TimedRival
 from kernelproof.subject import CandidateProcess, Timed, TimedModule
+from kernelproof.timeline import span
 from kernelproof.timing import Entrant, Fresh, Picks
 from kernelproof.types import Case
+from kernelproof.worker import packing
 
 if TYPE_CHECKING:
     from kernelproof.pipeline import Options
     from kernelproof.problem import Reference
 
 _FLOOR = Path(__file__).parent / "timing" / "floor.py"
-# With so many processors baselines are made ready while the candidate is checked.
-_MANY_PROCESSORS = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,26 +50,31 @@ class Field:
     Args:
         payload: arguments, seed and weights to construct with.
         secret: what the seeds of the timed inputs come from.
+        ahead: gives their workers.
     """
 
-    def __init__(self, race: Race, payload: tuple[Any, Any, int, Any], secret: int) -> None:
+    @span("start the others")
+    def __init__(
+        self, race: Race, payload: tuple[Any, Any, int, Any], secret: int, ahead: Ahead
+    ) -> None:
         self.race = race
         self.payload = payload
         self.fresh = Fresh(
-            lambda seed: race.reference.drawn(race.case, seed), tensor_bytes, secret, race.cuda
-        )
+            lambda seed: race.reference.drawn(race.case, seed), tensor_bytes, secret, race.cuda,
+            packing.packed,
+        )  # fmt: skip
         self._pool: ThreadPoolExecutor | None = None
         self.rivals: dict[str, TimedRival] = {}
         path = race.reference.problem.path
         self.baselines = {
             one.name: TimedModule(
                 one.name, path, one.attr, race.device, payload, self.fresh, race.options,
-                wrap=one.wrap, tf32=one.tf32,
+                wrap=one.wrap, tf32=one.tf32, worker=ahead.worker,
             )
             for one in race.baselines
         }  # fmt: skip
-        self.floor = _floor(race, self.fresh)
-        if race.cuda and len(os.sched_getaffinity(0)) >= _MANY_PROCESSORS:
+        self.floor = _floor(race, self.fresh, ahead)
+        if race.cuda and ahead.many:
             self.fresh.sets(0, self.fresh.most)
             own = [*self.baselines.values(), self.floor]
             self._pool = ThreadPoolExecutor(len(own))
@@ -79,6 +84,7 @@ class Field:
     def __enter__(self) -> Field:
         return self
 
+    @span("end the others")
     def __exit__(self, *_: object) -> None:
         own = [*self.baselines.values(), self.floor]
         for one in own:
@@ -90,6 +96,11 @@ class Field:
             rival.worker.close()
         if self._pool is not None:
             self._pool.shutdown()
+
+    def wait(self) -> None:
+        """Until all are ready that were started in the background."""
+        for one in (*self.baselines.values(), self.floor):
+            one.wait()
 
     @property
     def eager(self) -> Timed | None:
@@ -108,7 +119,7 @@ class Field:
         return [Entrant(name, one) for name, one in {**self.baselines, **self.rivals}.items()]
 
 
-def _floor(race: Race, fresh: Fresh) -> TimedModule:
+def _floor(race: Race, fresh: Fresh, ahead: Ahead) -> TimedModule:
     """The cheapest call there is; it takes the first tensor of the inputs."""
     import torch
 
@@ -118,5 +129,6 @@ def _floor(race: Race, fresh: Fresh) -> TimedModule:
     name = "empty launch" if race.cuda else "empty call"
     nothing: Any = ([], {}, race.seed, {})
     return TimedModule(
-        name, str(_FLOOR), "Model", race.device, nothing, fresh, race.options, only=first
-    )
+        name, str(_FLOOR), "Model", race.device, nothing, fresh, race.options, only=first,
+        worker=ahead.worker,
+    )  # fmt: skip

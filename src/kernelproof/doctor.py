@@ -6,6 +6,7 @@ import dataclasses
 import importlib.metadata
 import importlib.util
 import shutil
+from pathlib import Path
 from typing import Literal
 
 from kernelproof.build.cache import compiler_identity
@@ -28,6 +29,7 @@ def examine() -> list[Fact]:
     """Look at everything that kernelproof can use."""
     return [
         *_torch_facts(),
+        _bytecode(),
         _tool("g++", "C++ candidates and the shipped CPU kernels", "install g++"),
         _nvcc(),
         _package("ninja", "load_inline candidates", "pip install ninja"),
@@ -84,6 +86,23 @@ def _torch_facts() -> list[Fact]:
             Fact(name="GPU", state="missing", value="none that torch can use", remedy=remedy)
         )
     return facts
+
+
+def _bytecode() -> Fact:
+    """Whether Python keeps compiled copies of torch's modules; some installers leave them out, and
+    in a folder that cannot be written Python does not make up for it."""
+    import torch
+
+    name, kept = "bytecode of torch", Path(importlib.util.cache_from_source(torch.__file__))
+    if kept.exists():
+        return Fact(name=name, state="ok", value="compiled")
+    folder = Path(torch.__file__).parents[1]
+    return Fact(
+        name=name,
+        state="missing",
+        value="none: every process compiles torch's modules anew, for seconds",
+        remedy=f"python -m compileall -q {folder}, or set PYTHONPYCACHEPREFIX to a folder of yours",
+    )
 
 
 _REMEDIES = {

@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from kernelproof import __version__
+from kernelproof.timeline import span
 from kernelproof.types import Environment
 
 _PACKAGES = ("triton", "cuda-core", "cuda-bindings", "nvidia-cuda-nvrtc", "numpy", "pydantic")
 
 
 @functools.cache
+@span("describe the machine")
 def capture() -> Environment:
     """Facts of this machine; clocks are those at the moment of the first call."""
     import torch

@@ -11,13 +11,14 @@ import dataclasses
 import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from kernelproof import candidate as candidates
 from kernelproof import problem as problems
 from kernelproof import watching
+from kernelproof.ahead import Ahead
 from kernelproof.emulate import spec
 from kernelproof.errors import CandidateCrash, CandidateError, UnsupportedError, UsageError
 from kernelproof.inspect import assemble, cubin, devices, limits
@@ -26,6 +27,7 @@ from kernelproof.inspect.facts import Call, Measured, said
 from kernelproof.inspect.text import render
 from kernelproof.subject import CandidateProcess, payload_of
 from kernelproof.types import Candidate, Case, Inspection, KernelFacts, Launch, Timing
+from kernelproof.worker import Worker
 
 _FILES = (".cu", ".ptx", ".cubin")
 _NO_GPU_CODE = ("pytorch", "cpp-c", "cpp-stable", "cpp-inline")
@@ -113,11 +115,43 @@ def inspect(
             "give --problem NAME, so that they are known"
         )
     case = _case(reference, wish.case)
-    from kernelproof.pipeline import Options
-
     hides = () if reference is None or _shipped(location) else (reference.problem.path,)
     payload = _payload(reference, case)
+    kernels, notes = _captured(found, case, device, payload, hides)
+    static = _result(kernels, device, timing, case.name if case else "", notes)
+    # A GPU that was asked for is not the one of this machine.
+    if not run or (wish.gpu is not None and not (wish.sanitize or wish.ncu)):
+        return static
+    return watching.on_device(static, device, found, payload, hides, wish.sanitize, wish.ncu)
+
+
+def beside_check(
+    candidate: Candidate, reference: problems.Reference, case: Case, ahead: Ahead
+) -> Callable[[Timing], Inspection] | None:
+    """An inspection of a candidate on a case that will be timed, started by ``ahead``. What is
+    returned waits for it, adds what the times tell, and raises as `inspect` does. None for a
+    candidate that is not for a GPU, and for one that only a slow compiler builds.
+    """
+    if candidate.language not in _QUICK_TO_COMPILE:
+        return None
+    device = _device(None)
+    hides = () if _shipped(Path(candidate.path)) else (reference.problem.path,)
+    payload = _payload(reference, case)
+    captured = ahead.start(
+        lambda: _captured(candidate, case, device, payload, hides, ahead.watched)
+    )
+    return lambda timing: _result(captured()[0], device, timing, case.name, captured()[1])
+
+
+def _captured(
+    found: Candidate, case: Case | None, device: devices.Device, payload: Any,
+    hides: Sequence[str], watched: Callable[[Worker], None] = lambda _: None,
+) -> tuple[list[KernelFacts], list[str]]:  # fmt: skip
+    """The kernels of a candidate, called as ``payload`` says where it is given; and notes."""
+    from kernelproof.pipeline import Options
+
     with CandidateProcess(found, "cpu", Options(), hides) as subject:
+        watched(subject.worker)
         answer = subject.captured(device.name, device.multiprocessors, payload)
     kernels = [k for module in answer["modules"] for k in _module(module, device)]
     if not kernels:
@@ -127,30 +161,11 @@ def inspect(
             else f"{found.name} makes no kernel when it is imported; give --problem NAME to call it"
         )
     notes = [f"the call ended early: {answer['stopped']}"] if answer["stopped"] else []
-    if reference is None:
+    if payload is None:
         notes.append("launches are not known: give --problem NAME to call the candidate")
     elif not notes and not any(k.launch is not None for k in kernels):
         notes.append(_LAUNCHES_UNSEEN)
-    static = _result(kernels, device, timing, case.name if case else "", notes)
-    # A GPU that was asked for is not the one of this machine.
-    if not run or (wish.gpu is not None and not (wish.sanitize or wish.ncu)):
-        return static
-    return watching.on_device(static, device, found, payload, hides, wish.sanitize, wish.ncu)
-
-
-def after_timing(
-    candidate: Candidate, reference: problems.Reference, timing: Timing
-) -> Inspection | None:
-    """An inspection of a candidate on the case and with the times of ``timing``; None for one that
-    is not for a GPU, and for one that only a slow compiler builds.
-
-    Raises:
-        CandidateError: as `inspect`.
-    """
-    if candidate.language not in _QUICK_TO_COMPILE:
-        return None
-    wish = Wish(problem=reference.problem.path, case=timing.case)
-    return inspect(candidate.path, wish, timing, run=False)
+    return kernels, notes
 
 
 def _timing(path: Path | None) -> Timing | None:

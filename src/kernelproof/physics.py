@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kernelproof.errors import KernelproofError
+from kernelproof.timeline import span
 from kernelproof.types import Progress, Timing, Work
 
 if TYPE_CHECKING:
     from kernelproof.contestants import Race
 
 
-def prepare(device: str, progress: Progress) -> None:
+@span("floors of the device")
+def prepare(device: str, quiet: Callable[[], None], progress: Progress) -> None:
     """Measure the floors of ``device`` where that was not done yet. To be called before anything
-    of a candidate runs, which could disturb it for all times to come; a failure is told later."""
+    of a candidate runs, which could disturb it for all times to come; ``quiet`` waits until nothing
+    else does. A failure is told later."""
     from kernelproof import floors
 
     try:
+        if floors.load(device) is None:
+            quiet()
         floors.get(device, progress)
     except KernelproofError as error:
         _failed[device] = str(error)
@@ -25,6 +31,7 @@ def prepare(device: str, progress: Progress) -> None:
 _failed: dict[str, str] = {}
 
 
+@span("work and limits")
 def attached(timing: Timing, race: Race, sets: int) -> Timing:
     """``timing`` with the work of its case, the device's floors, and the share reached.
 

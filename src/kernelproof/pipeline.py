@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from kernelproof import candidate as candidates
 from kernelproof import problem as problems
+from kernelproof.ahead import Ahead, many_processors
 from kernelproof.candidate import find as find_candidate
 from kernelproof.errors import CandidateError, UsageError
 from kernelproof.subject import CandidateProcess, payload_of
+from kernelproof.timeline import span
 from kernelproof.types import (
     Call,
     Candidate,
@@ -45,8 +47,9 @@ _Value = TypeVar("_Value", Problem, Candidate)
 
 # Languages whose kernels run on the CPU even where there is a GPU.
 _CPU_LANGUAGES = ("cpp-c", "cpp-stable", "cpp-inline")
-# Larger cases are not profiled where there are others.
-_PROFILED_BYTES = 16 << 20
+# One of these is there where a CUDA driver is (the second on WSL).
+_DRIVERS = ("/dev/nvidiactl", "/dev/dxg")
+_USUAL = ("eager", "torch.compile", "CUDA graph of eager", "of the problem")
 # Families and layouts at the default level end after this time; only large problems come near it.
 _EXTRA_SECONDS = 60.0
 # A call past 2^31 elements may take so long: most of it goes into moving gigabytes.
@@ -112,56 +115,106 @@ def judge(
     if options.large:
         patient = max(options.call_timeout, _LARGE_SECONDS)
         options = dataclasses.replace(options, call_timeout=patient)
-    reference = problems.load(problem, dict(options.sizes), options.shrink_to)
+    found = candidates.load(find_candidate(str(problems.find(problem)), candidate))
+    with _ahead(options, found, timed) as ahead:
+        job = _job(problem, found, options, timed)
+        from kernelproof import screen
+
+        # Before anything of it runs: a candidate may change its own files.
+        remarks = tuple(f"source: {note}" for note in screen.notes(found))
+        with CandidateProcess(found, job.device, options, hidden(job.reference, found)) as subject:
+            ahead.cuda(subject.worker)
+            return _judged(job, subject, ahead, remarks, progress)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Job:
+    """What is to be judged, how and on what. ``race``: what is timed beside what; None for a check.
+    ``master``: what all seeds come from."""
+
+    reference: problems.Reference
+    candidate: Candidate
+    options: Options
+    device: str
+    master: int
+    seeds: tuple[int, ...]
+    race: Race | None
+
+
+def _job(problem: str | Path, found: Candidate, options: Options, timed: bool) -> _Job:
+    with span("import torch"):
+        import torch  # noqa: F401  a stage of its own: it takes a second, or some
+    with span("load the problem"):
+        reference = problems.load(problem, dict(options.sizes), options.shrink_to)
     if options.case_sizes:
         case = _timed_case(reference, options)
         reference = reference.with_case(case, dict(options.case_sizes))
-    found = candidates.load(find_candidate(reference.problem.path, candidate))
     device = device_for(options.device, found)
     master = secrets.randbits(48) if options.seed is None else options.seed
     factor = 2 if options.level == "thorough" else 1
     seeds = _seeds(master, 1 if options.level == "quick" else factor * options.seeds)
     race = _race(reference, device, seeds[0], options) if timed else None
-    from kernelproof import contestants, physics, screen
+    return _Job(reference, found, options, device, master, seeds, race)
+
+
+def _judged(
+    job: _Job, subject: CandidateProcess, ahead: Ahead, remarks: tuple[str, ...],
+    progress: Progress,
+) -> Record:  # fmt: skip
+    """Build, check, time, inspect."""
+    from kernelproof import contestants, findings, physics
     from kernelproof import timed as timing_of
     from kernelproof.check.evidence import silent_worker
 
-    # Before anything of it runs: a candidate may change its own files.
-    remarks = tuple(f"source: {note}" for note in screen.notes(found))
-
+    reference, race = job.reference, job.race
     with contextlib.ExitStack() as stack:
-        hides = hidden(reference, found)
-        subject = stack.enter_context(CandidateProcess(found, device, options, hides))
-        field = None
+        field = timing = None
         if race is not None and not subject.emulated:
-            physics.prepare(device, progress)
+            physics.prepare(job.device, ahead.wait, progress)
             payload = payload_of(reference, race.case, race.seed)
-            field = stack.enter_context(contestants.Field(race, payload, master))
-        verdict = _check(reference, subject, seeds, device, options, progress)
+            field = stack.enter_context(contestants.Field(race, payload, job.master, ahead))
+        seen = findings.Findings(
+            reference, subject, job.seeds[0], job.options, ahead, race.case if race else None
+        )
+        ahead.start(_imports)
+        verdict = _check(reference, subject, job.seeds, job.device, job.options, progress)
         verdict = subject.audited(verdict)
-        timing = None
         verdict = verdict.model_copy(update={"notes": (*verdict.notes, *remarks)})
-        verdict = _gradients(reference, subject, verdict, seeds, options)
-        verdict = _second_device(reference, subject, verdict, seeds, options)
-        verdict, library = _evidence(reference, subject, verdict, seeds, options)
+        verdict = _gradients(reference, subject, verdict, job.seeds, job.options)
+        verdict = _second_device(reference, subject, verdict, job.seeds, job.options)
+        verdict, library = seen.evidence(verdict)
         # An emulated kernel has no time worth telling.
         if field is not None and verdict.status == "pass":
+            ahead.settle()
             try:
                 verdict, timing = timing_of.time(field, subject, verdict, progress)
             except CandidateError as error:
                 verdict = silent_worker(verdict, error)
-            # What was replaced only once the check was over.
             if verdict.status == "pass":
-                verdict, _ = _evidence(reference, subject, verdict, seeds, options, again=True)
+                verdict = seen.evidence_again(verdict)
+        verdict, inspection = seen.inspection(verdict, timing)
+    return _record(job, subject, verdict, timing, library, inspection)
+
+
+def _imports() -> None:
+    """What is needed once all is over."""
+    from kernelproof import environment, report, reproducer, store  # noqa: F401
+
+    environment.capture()
+
+
+def _record(
+    job: _Job, subject: CandidateProcess, verdict: Verdict, timing: Timing | None,
+    library: LibraryUse | None, inspection: Inspection | None,
+) -> Record:  # fmt: skip
     from kernelproof import environment, reproducer
 
-    verdict, inspection = _inspection(reference, found, verdict, timing)
-    portable = _portable(found, "path", "folder")
-    source = Path(reference.problem.path).read_text()
+    problem, portable = job.reference.problem, _portable(job.candidate, "path", "folder")
+    source = Path(problem.path).read_text()
     return Record(
         id=uuid.uuid4().hex,
         created=datetime.datetime.now(datetime.timezone.utc),
-        problem=_portable(reference.problem, "path"),
+        problem=_portable(problem, "path"),
         candidate=portable,
         build=subject.build(verdict),
         verdict=verdict,
@@ -169,10 +222,23 @@ def judge(
         uses_library_kernels=library,
         inspection=inspection,
         environment=environment.capture(),
-        seed=master,
-        seeds=seeds,
-        reproducer=reproducer.script(reference.problem, source, portable, verdict, seeds),
+        seed=job.master,
+        seeds=job.seeds,
+        reproducer=reproducer.script(problem, source, portable, verdict, job.seeds),
     )
+
+
+def _ahead(options: Options, candidate: Candidate, timed: bool) -> Ahead:
+    """What can be started before the problem is loaded, which imports torch."""
+    device = options.device or ("cpu" if candidate.language in _CPU_LANGUAGES else "cuda")
+    gpu = device != "cpu" and any(Path(path).exists() for path in _DRIVERS)
+    ahead = Ahead(device if gpu else "cpu", gpu and many_processors())
+    ahead.context()
+    if timed:
+        # Where none are named, about as many as there usually are; and the empty launch.
+        names = options.baselines if options.baselines is not None else _USUAL
+        ahead.spares([name.startswith("torch.compile") for name in names] + [False])
+    return ahead
 
 
 def hidden(reference: problems.Reference, candidate: Candidate) -> tuple[str, ...]:
@@ -197,7 +263,10 @@ def _portable(value: _Value, *fields: str) -> _Value:
     return value.model_copy(update=update)
 
 
+@span("find the device")
 def device_for(asked: str | None, candidate: Candidate) -> str:
+    """Where a candidate runs: the device that is asked for, or the one that fits its language and
+    this machine. Raises UsageError for one that is not here."""
     import torch
 
     if asked is None:
@@ -221,6 +290,7 @@ def _seeds(master: int, count: int) -> tuple[int, ...]:
     return tuple(draw.getrandbits(31) for _ in range(count))
 
 
+@span("check")
 def _check(
     reference: problems.Reference, subject: CandidateProcess, seeds: tuple[int, ...], device: str,
     options: Options, progress: Progress,
@@ -251,6 +321,7 @@ def _check(
     return check(reference, subject, plan, progress)
 
 
+@span("gradients")
 def _gradients(
     reference: problems.Reference, subject: CandidateProcess, verdict: Verdict,
     seeds: tuple[int, ...], options: Options,
@@ -273,6 +344,7 @@ def _gradients(
     return failed(verdict, "wrong", [found], Call(case=case.name, seed=seeds[0]))
 
 
+@span("second device")
 def _second_device(
     reference: problems.Reference, subject: CandidateProcess, verdict: Verdict,
     seeds: tuple[int, ...], options: Options,
@@ -302,55 +374,7 @@ def _second_device(
     return verdict.model_copy(update={"checks": (*verdict.checks, told)})
 
 
-def _evidence(
-    reference: problems.Reference, subject: CandidateProcess, verdict: Verdict,
-    seeds: tuple[int, ...], options: Options, again: bool = False,
-) -> tuple[Verdict, LibraryUse | None]:  # fmt: skip
-    """The verdict with what tripwires and a profile of one call tell; and the profile. ``again``:
-    only the tripwires, after the timing."""
-    from kernelproof.check import evidence
-
-    profiled = verdict.status == "pass" and not subject.emulated and not again
-    checks, use = [], None
-    if subject.worker.alive and subject.built:
-        try:
-            told = subject.traced(None)
-        except CandidateError as error:
-            return evidence.silent_worker(verdict, error), None
-        checks = evidence.tripped(told["tripwires"], reference.problem.path)
-        if again:
-            return evidence.with_checks(verdict, [c for c in checks if c.outcome == "fail"]), None
-        try:
-            if profiled:
-                case = _largest_case(reference, options)
-                subject.construct(*payload_of(reference, case, seeds[0]))
-                profile = subject.traced(reference.drawn(case, seeds[0]))["profile"]
-                use = evidence.library_use(profile, subject.candidate.language)
-        except CandidateError as error:
-            subject.revive()
-            text = f"no profile: {error.message}"
-            checks.append(Check(name="profile", outcome="note", message=text))
-        if use is not None:
-            forbidden = bool(getattr(reference.module, "OWN_KERNELS", False))
-            checks.append(evidence.library_check(use, forbidden))
-    return evidence.with_checks(verdict, checks), use
-
-
-def _inspection(
-    reference: problems.Reference, candidate: Candidate, verdict: Verdict, timing: Timing | None
-) -> tuple[Verdict, Inspection | None]:
-    """What the kernels of a timed candidate take and what holds them back, or a note why not."""
-    if timing is None or verdict.status != "pass" or timing.device == "cpu":
-        return verdict, None
-    from kernelproof import inspecting
-
-    try:
-        return verdict, inspecting.after_timing(candidate, reference, timing)
-    except CandidateError as error:
-        notes = (*verdict.notes, f"not inspected: {error.message}")
-        return verdict.model_copy(update={"notes": notes}), None
-
-
+@span("what to time beside")
 def _race(reference: problems.Reference, device: str, seed: int, options: Options) -> Race:
     """What is timed beside what: found before the check, since a name may be wrong."""
     from kernelproof import baselines, contestants, rivals
@@ -362,16 +386,6 @@ def _race(reference: problems.Reference, device: str, seed: int, options: Option
     ]
     beside = baselines.chosen(reference, case, device, options.baselines)
     return contestants.Race(reference, case, device, seed, beside, others, options)
-
-
-def _largest_case(reference: problems.Reference, options: Options) -> Case:
-    """The case with the largest inputs that are not huge: what Python does between kernels then
-    takes little of a call."""
-    chosen = [c for c in reference.problem.cases if not options.cases or c.name in options.cases]
-    sizes = {case.name: reference.input_bytes(case) for case in chosen}
-    most = options.max_bytes if options.max_bytes is not None else _PROFILED_BYTES
-    fitting = [case for case in chosen if sizes[case.name] <= most]
-    return max(fitting or chosen[:1], key=lambda case: sizes[case.name])
 
 
 def _timed_case(reference: problems.Reference, options: Options) -> Case:

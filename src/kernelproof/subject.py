@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
-import os
-import pickle
-import signal
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernelproof.errors import CandidateCrash, UnsupportedError
 from kernelproof.timing import Drawn, Fresh, Picks
 from kernelproof.types import Build, Candidate, Clock, Verdict
-from kernelproof.worker import Worker, landlock
+from kernelproof.worker import Worker, landlock, packing
 from kernelproof.worker.limits import confine
 from kernelproof.worker.probe import without_for_cuda
 from kernelproof.worker.traces import Traces
@@ -80,6 +76,8 @@ class CandidateProcess:
         self.build_seconds = 0.0
         self.import_seconds = 0.0
         self.built = False
+        # Called after the first construction.
+        self.once_built: Callable[[], None] | None = None
 
     def __enter__(self) -> CandidateProcess:
         return self
@@ -107,6 +105,8 @@ class CandidateProcess:
             self.build_seconds = self.import_seconds + answer["construct_seconds"]
             self.weights = answer["weights"]
             self.built = True
+            if self.once_built is not None:
+                self.once_built()
         return str(answer["weights"])
 
     def call(self, inputs: list[Any], seed: int, poison: bool, repeats: int) -> Any:
@@ -308,23 +308,32 @@ class Timed:
     def _payload(self, sets: list[Drawn]) -> list[bytes]:
         """Each set by itself, for the worker to unpack when its turn comes."""
         self.sent = sets
-        return [pickle.dumps((d.seed, self.only(d.inputs)), protocol=5) for d in sets]
+        if self.only is list:
+            return [drawn.packed for drawn in sets]
+        return [packing.packed((d.seed, self.only(d.inputs))) for d in sets]
 
     def _ask(self, do: str, **fields: Any) -> Any:
         return self.worker.ask(do, timeout=self.timeout, **fields)
 
 
+def _new(name: str, compiles: bool) -> Worker:
+    return Worker(name)
+
+
 class TimedModule(Timed):
-    """A baseline in a worker of its own, which loads it when the timing prepares it."""
+    """A baseline in a worker of its own, which loads it when the timing prepares it.
+
+    ``worker``: gives one by name, and by whether it will compile.
+    """
 
     def __init__(
         self, name: str, path: str, attr: str, device: str, payload: Any, fresh: Fresh,
         options: Options, wrap: str | None = None, only: Callable[[list[Any]], list[Any]] = list,
-        tf32: bool | None = None,
+        tf32: bool | None = None, worker: Callable[[str, bool], Worker] = _new,
     ) -> None:  # fmt: skip
         compiled = wrap is not None and wrap.startswith("compile")
         timeout = options.compile_timeout if compiled else options.call_timeout
-        super().__init__(Worker(name), fresh, timeout, only=only)
+        super().__init__(worker(name, compiled), fresh, timeout, only=only)
         self.name = name
         self.load = {
             "path": path, "kind": "baseline", "attr": attr, "device": device, "wrap": wrap,
@@ -341,10 +350,14 @@ class TimedModule(Timed):
     def stop(self) -> None:
         """End what runs in the background."""
         if self._early is not None and not self._early.cancel() and not self._early.done():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.worker.pid, signal.SIGKILL)
+            self.worker.kill()
             # The thread sees its worker end, and cleans up.
             self._early.exception()
+
+    def wait(self) -> None:
+        """Until what runs in the background is over, however it ended."""
+        if self._early is not None:
+            wait([self._early])
 
     def prepare(self) -> dict[str, Any]:
         return self._prepared() if self._early is None else self._early.result()

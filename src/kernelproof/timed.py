@@ -11,6 +11,7 @@ from kernelproof.errors import CandidateError
 from kernelproof.resize import tensor_bytes
 from kernelproof.rivals import TimedRival, mismatch
 from kernelproof.subject import CLOCKS, CandidateProcess, Timed, threads
+from kernelproof.timeline import span
 from kernelproof.timing import Budget, Entrant, Picks, clocks, measure
 from kernelproof.types import Call, Check, Clock, Progress, Status, Timing, Verdict
 
@@ -34,6 +35,7 @@ _AGAIN_WAIT = 0.5
 _AGAIN_SLICE = 0.02
 
 
+@span("time")
 def time(
     field: Field, subject: CandidateProcess, verdict: Verdict, progress: Progress
 ) -> tuple[Verdict, Timing | None]:
@@ -43,6 +45,8 @@ def time(
         verdict: a passing one.
     """
     race, payload = field.race, field.payload
+    # Not beside the candidate's first call either.
+    field.wait()
     subject.construct(*payload)
     picks = Picks(tensor_bytes)
     built = subject.import_seconds, subject.build_seconds - subject.import_seconds
@@ -73,6 +77,7 @@ def time(
     return _settled(race, verdict, timing, mine, field.eager, untimed)
 
 
+@span("check what was timed")
 def _settled(
     race: Race, verdict: Verdict, timing: Timing, mine: Timed, eager: Timed | None,
     untimed: Callable[[list[Any], int], Any],
@@ -102,6 +107,7 @@ def _settled(
     return verdict.model_copy(update={"checks": (*verdict.checks, *checks)}), timing
 
 
+@span("compare the clocks")
 def _clock_checks(race: Race, timing: Timing, mine: Timed, eager: Timed | None) -> list[Check]:
     checks: list[Check | None] = []
     if eager is not None:

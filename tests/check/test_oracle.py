@@ -196,3 +196,65 @@ def test_the_oracle_moves_to_the_cpu_when_memory_ends() -> None:
     # There is nowhere to move to from the CPU.
     with pytest.raises(torch.OutOfMemoryError):
         ReferenceModel(Hungry, [], {}, 0, "cpu").truth([x], 0)
+
+
+class Steps(nn.Module):
+    """A loop of many small operations."""
+
+    def __init__(self, steps: int = 150, draws: bool = False) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(4))
+        self.steps, self.draws = steps, draws
+
+    def forward(self, x):
+        for _ in range(self.steps):
+            x = torch.tanh(x * self.w)
+        return x + torch.rand_like(x) if self.draws else x
+
+
+def once(steps: int = 150, elements: int = 8, draws: bool = False) -> ReferenceModel:
+    """After a run of the oracle, where a second name of the CPU stands for the GPU."""
+    model = ReferenceModel(Steps, [steps, draws], {}, 0, "cpu:0")
+    x = torch.randn(elements, 4)
+    truth = model.truth([x], 0)
+    assert draws or torch.allclose(truth, model.run([x], 0)[0].double(), atol=1e-4)
+    return model
+
+
+def test_an_oracle_of_many_small_operations_runs_where_it_is_quicker() -> None:
+    model, x = once(), torch.randn(8, 4)
+    assert model._place == "cpu" and model.oracle == "cpu:0"
+    model._on_device = 1e3
+    model.truth([x], 1)
+    assert model._place == "cpu"
+    model._on_device = 0.0
+    model.truth([x], 2)
+    assert model._place == "cpu:0"
+    model.truth([x], 3)
+    assert model._place == "cpu:0", "it has been tried"
+
+
+@pytest.mark.parametrize(
+    "options", [{"steps": 50}, {"draws": True}, {"elements": 1 << 17}], ids=str
+)
+def test_other_oracles_stay_where_they_are(options: dict[str, int]) -> None:
+    model = once(**options)  # type: ignore[arg-type]
+    assert model._place == "cpu:0" and model._on_device is None
+
+
+def test_an_oracle_that_cannot_move_goes_back() -> None:
+    model, x = once(), torch.randn(8, 4)
+    first = model.truth([x], 0)
+    model._move("cpu")
+
+    def fails(*_: object) -> None:
+        if model._place == "cpu":
+            raise RuntimeError("Expected all tensors to be on the same device")
+
+    model.exact.register_forward_pre_hook(fails)
+    assert torch.equal(model.truth([x], 0), first)
+    assert model._place == "cpu:0"
+    # What fails on both fails.
+    model.exact.register_forward_pre_hook(lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        model.truth([x], 0)

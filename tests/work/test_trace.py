@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -228,3 +230,18 @@ def test_a_problems_own_figures_win_and_differences_are_noted() -> None:
     assert other.declared == ("flops", "bytes")
     assert [note.split()[0] for note in other.notes] == ["FLOPS", "BYTES"]
     assert not settled(work, 1.04 * work.flops, work.bytes).notes
+
+
+def test_modes_do_not_import_the_compiler() -> None:
+    """torch wraps a mode's method such that its first call imports torch._dynamo, two seconds."""
+    code = (
+        "import sys, torch\n"
+        "from kernelproof.check.oracle import float64\n"
+        "from kernelproof.work import trace\n"
+        "x = torch.ones(3, 3)\n"
+        "assert trace(lambda a: a @ a, [x]).flops\n"
+        "with float64(): assert (x @ x).dtype is torch.float64\n"
+        "print('torch._dynamo' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

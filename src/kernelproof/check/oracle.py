@@ -67,7 +67,8 @@ class Float64Mode(TorchDispatchMode):
 
         serial: adds the error that serial accumulation makes to every sum.
 
-    ``notes`` lists the operations that had to run in float32, each once.
+    ``notes`` lists the operations that had to run in float32, each once; ``operations`` counts
+    all, and ``drew`` tells whether one drew random numbers.
     """
 
     def __init__(
@@ -77,6 +78,8 @@ class Float64Mode(TorchDispatchMode):
         self.rounding = operand_rounding
         self.serial = serial
         self.notes: list[str] = []
+        self.operations = 0
+        self.drew = False
         # A low-precision tensor that the lift did not reach (a constant of the module's file) gets
         # one float64 twin, so that writes into it are seen by later reads.
         self._twins: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
@@ -89,6 +92,7 @@ class Float64Mode(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        self.operations += 1
         random, product, _ = _kinds.get(id(func)) or _kind(func)
         if random:
             return self._random(func, args, dict(kwargs))
@@ -125,6 +129,7 @@ class Float64Mode(TorchDispatchMode):
 
     def _random(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Draw in float32, as the working precision does, so that both see the same numbers."""
+        self.drew = True
         args, kwargs = _mapped(self._raise, args), _mapped(self._raise, kwargs)
         lowered = _mapped(_lower_leaf, args), _mapped(_lower_leaf, kwargs)
         if "dtype" in lowered[1] and lowered[1]["dtype"] is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -11,10 +12,14 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from kernelproof.check.accumulation import Serial
-from kernelproof.check.oracle import Rounding, float64, lift, round_to
+from kernelproof.check.oracle import Float64Mode, Rounding, float64, lift, round_to
 from kernelproof.seeding import seed_all
 from kernelproof.strides import copy_like
 
+# On a GPU an oracle of so many operations on so few bytes of inputs is mostly launches: a loop over
+# the steps of a recurrence took four times as long there as on the CPU.
+_MANY_OPERATIONS = 200
+_FEW_BYTES = 1 << 20
 # Name of the precision that a working dtype has by itself.
 _OWN_NAME = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 
@@ -34,7 +39,10 @@ class ReferenceModel:
         seed: int, device: str,
     ) -> None:  # fmt: skip
         self.device = device
+        # Where the oracle's answers are, and where it runs: on the CPU where that is quicker.
         self.oracle = device
+        self._place = device
+        self._on_device: float | None = None  # seconds there, where the CPU is being tried
         self.model = construct(factory, args, kwargs, seed, device)
         self.exact = construct(factory, args, kwargs, seed, device)
         self.exact.load_state_dict(self.model.state_dict())
@@ -63,29 +71,60 @@ class ReferenceModel:
         """Output in float64."""
 
         def run() -> Any:
-            given = lift(to_device(inputs, self.oracle))
+            given = lift(to_device(inputs, self._place))
             with float64(operands) as mode:
                 seed_all(seed)
-                return self.exact(*given), mode.notes
+                return self.exact(*given), mode
 
-        output, notes = self._with_room(run)
-        for note in notes:
+        started = time.perf_counter()
+        output, mode = self._with_room(run)
+        for note in mode.notes:
             if note not in self.notes:
                 self.notes.append(note)
+        tensors = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, torch.Tensor)]
+        if sum(leaf.numel() * leaf.element_size() for leaf in tensors) <= _FEW_BYTES:
+            self._settle(mode, started)
         return output
 
+    def _settle(self, mode: Float64Mode, started: float) -> None:
+        """Where the oracle runs from now on, after a run that began at ``started``."""
+        if self._place == "cpu":
+            if self._on_device is not None and time.perf_counter() - started > self._on_device:
+                self._move(self.oracle)
+        # Random numbers are others on other devices.
+        elif self._on_device is None and mode.operations >= _MANY_OPERATIONS and not mode.drew:
+            if self._place.startswith("cuda"):
+                torch.cuda.synchronize(self._place)
+            self._on_device = time.perf_counter() - started
+            self._move("cpu")
+
+    def _move(self, place: str) -> None:
+        self._place = place
+        self.exact.to(place)
+
     def _with_room(self, run: Callable[[], Any]) -> Any:
-        """What ``run`` returns, on the CPU from now on where the GPU's memory ends."""
+        """What ``run`` returns, on the oracle's device; on the CPU from now on where the GPU's
+        memory ends."""
         try:
-            return run()
+            found = run()
+            return found if self._place == self.oracle else tree_map(self._home, found)
         except torch.OutOfMemoryError:
             if self.oracle == "cpu":
                 raise
+        except RuntimeError:
+            if self._place == self.oracle:
+                raise
+            # A tensor that is no buffer stays where it was made.
+            self._move(self.oracle)
+            return run()
         torch.cuda.empty_cache()
         self.oracle = "cpu"
-        self.exact.to("cpu")
+        self._move("cpu")
         self.notes.append("the oracle ran on the CPU: it does not fit into the GPU's memory")
         return run()
+
+    def _home(self, leaf: Any) -> Any:
+        return leaf.to(self.oracle) if isinstance(leaf, torch.Tensor) else leaf
 
     @contextlib.contextmanager
     def holding(self, state: Mapping[str, torch.Tensor]) -> Iterator[None]:
@@ -123,7 +162,7 @@ class ReferenceModel:
                 return exact + sign * size * torch.finfo(leaf.dtype).eps
             return exact * (1 + sign * torch.finfo(leaf.dtype).eps)
 
-        given = tree_map(nudge, to_device(inputs, self.oracle))
+        given = tree_map(nudge, to_device(inputs, self._place))
         weights = {name: nudge(t) for name, t in self.model.state_dict().items()}
         with self._with_weights(weights), float64():
             seed_all(seed)
@@ -138,7 +177,7 @@ class ReferenceModel:
         `accumulation`. ``number`` tells draws apart."""
 
         def run() -> Any:
-            given = lift(to_device(inputs, self.oracle))
+            given = lift(to_device(inputs, self._place))
             with float64(serial=Serial(unit, seed + number, equal, positive)):
                 seed_all(seed)
                 return self.exact(*given)
@@ -159,7 +198,7 @@ class ReferenceModel:
 
         weights = {key: low(t) for key, t in self.model.state_dict().items()}
         with self._with_weights(weights):
-            return self.truth(tree_map(low, to_device(inputs, self.oracle)), seed, rounding)
+            return self.truth(tree_map(low, to_device(inputs, self._place)), seed, rounding)
 
     @contextlib.contextmanager
     def _with_weights(self, weights: Mapping[str, torch.Tensor]) -> Iterator[None]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import pickle
 import random
 import time
 from collections.abc import Callable
@@ -28,6 +30,14 @@ class Drawn:
 
     seed: int
     inputs: list[Any]
+    pack: Callable[[Any], bytes] = dataclasses.field(
+        default=pickle.dumps, repr=False, compare=False
+    )
+
+    @functools.cached_property
+    def packed(self) -> bytes:
+        """Both, as they are sent: the same for all contestants."""
+        return self.pack((self.seed, self.inputs))
 
 
 class Fresh:
@@ -38,13 +48,15 @@ class Fresh:
         size: bytes of some inputs.
         seed: of the seeds; a candidate has seen none of those that come of it.
         cuda: whether the contestants run on a GPU.
+        pack: a seed and inputs as they are sent to a worker, which unpickles them.
     """
 
     def __init__(
         self, draw: Callable[[int], list[Any]], size: Callable[[list[Any]], int], seed: int,
-        cuda: bool,
+        cuda: bool, pack: Callable[[Any], bytes] = pickle.dumps,
     ) -> None:  # fmt: skip
         self._draw = draw
+        self._pack = pack
         self._random = random.Random(f"timed {seed}")
         self.cuda = cuda
         self.one()
@@ -64,7 +76,7 @@ class Fresh:
     def one(self) -> Drawn:
         """Inputs that have not been there before."""
         seed = self._random.getrandbits(31)
-        return Drawn(seed, self._draw(seed))
+        return Drawn(seed, self._draw(seed), self._pack)
 
     def sets(self, number: int, calls: int, part: int = 0) -> list[Drawn]:
         """Those of round ``number`` for ``calls`` calls: one for each, as far as there may be.

@@ -97,6 +97,11 @@ class _Counter(TorchDispatchMode):
         self.regions = Regions()
         self.paused = False
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # As in `check.oracle`: True, the default, imports torch._dynamo, which takes two seconds.
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         given = [leaf for leaf in tree_leaves((args, kwargs)) if _is_tensor(leaf)]

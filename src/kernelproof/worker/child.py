@@ -5,6 +5,7 @@ Requests (see `client.Worker.ask`):
     load     import the file, construct the module, take over weights
     call     run forward once or more on given inputs; returns outputs and what was seen on the way
     prepare  keep inputs for timing, make the first call, capture a CUDA graph where there is one
+    cuda     start CUDA
     warm     calls that are not timed
     sample   time calls on new inputs; returns raw clock readings in seconds per call
     collect  outputs of calls that were timed
@@ -87,7 +88,7 @@ class Host:
         if do == "prepare":
             return self.prepare(request, payload)
         if do == "cuda":
-            return _start_cuda()
+            return _start_cuda(request.get("device", "cuda"), bool(request.get("compile")))
         if do == "traced":
             return self.traced(payload)
         if do == "kernels":
@@ -230,11 +231,14 @@ class _Beside(importlib.abc.MetaPathFinder):
         return importlib.machinery.PathFinder.find_spec(name, [self.folder])
 
 
-def _start_cuda() -> dict[str, Any]:
-    """Raises where CUDA does not start in this process."""
+def _start_cuda(device: str, compiles: bool) -> dict[str, Any]:
+    """Start CUDA in this process, and torch.compile if asked to; raises where one does not."""
     import torch
 
-    torch.ones(8, device="cuda").sum().item()
+    torch.ones(8, device=device).sum().item()
+    if compiles:
+        # What is imported and started once; a compilation of the module itself is yet to come.
+        torch.compile(torch.sin)(torch.ones(8, device=device))
     return {}
 
 

@@ -6,7 +6,7 @@ import atexit
 import contextlib
 import dataclasses
 import json
-import pickle
+import os
 import select
 import shutil
 import signal
@@ -28,7 +28,8 @@ from kernelproof.errors import (
     UnsupportedError,
 )
 from kernelproof.home import STORE_VARIABLE
-from kernelproof.worker import wire
+from kernelproof.timeline import span
+from kernelproof.worker import packing, wire
 from kernelproof.worker.limits import Confinement
 
 _BOOT = (
@@ -65,6 +66,7 @@ class _Server:
         self.lock = threading.Lock()
         self.ready = False
 
+    @span("wait for the server of workers")
     def _wait_ready(self) -> None:
         if not self.ready:
             try:
@@ -92,6 +94,9 @@ class _Server:
 
     def stop(self) -> None:
         self.control.close()
+        if not self.ready:
+            # It has no workers yet, and would notice only once it has imported torch.
+            self.process.kill()
         try:
             self.process.wait(10.0)
         except subprocess.TimeoutExpired:
@@ -130,6 +135,7 @@ class Worker:
     ``confinement``: limits for code that nobody trusts; None for the problem's own.
     """
 
+    @span("start a worker")
     def __init__(self, name: str, confinement: Confinement | None = None) -> None:
         self.name = name
         ours, theirs = wire.pair()
@@ -140,6 +146,8 @@ class Worker:
         started, _ = wire.receive(self._channel, 60.0)
         self.pid, self.folder = int(started["pid"]), str(started["folder"])
         self._sock: socket.socket | None = ours
+        # One request at a time; a thread may have started CUDA in it when another loads a module.
+        self._lock = threading.RLock()
         self._protections: tuple[str, ...] | None = None
 
     def __enter__(self) -> Worker:
@@ -175,10 +183,14 @@ class Worker:
             payload: any object that pickles, for the worker alone.
             fields: plain JSON values.
         """
+        with self._lock, span(f"{self.name}: {do}"):
+            return self._asked(do, timeout, payload, fields)
+
+    def _asked(self, do: str, timeout: float, payload: Any, fields: dict[str, Any]) -> Any:
         if self._sock is None:
             raise CandidateCrash(f"the worker of {self.name} has already ended")
         self.protections()
-        buffers = [] if payload is None else [pickle.dumps(payload, protocol=5)]
+        buffers = [] if payload is None else [packing.packed(payload)]
         try:
             wire.send(self._sock, {"do": do, **fields}, buffers)
             answer, received = wire.receive(self._sock, self._answering(self._sock, timeout))
@@ -217,10 +229,23 @@ class Worker:
             raise wire.Closed
         return max(0.0, timeout - (time.monotonic() - started))
 
+    @span("end a worker")
     def close(self) -> None:
         """End the worker and all that it has started, and remove its folder."""
-        if self._sock is not None:
-            self._end(0.0)
+        if not self._lock.acquire(blocking=False):
+            # Another thread waits for an answer; it sees the end.
+            self.kill()
+            self._lock.acquire()
+        try:
+            if self._sock is not None:
+                self._end(0.0)
+        finally:
+            self._lock.release()
+
+    def kill(self) -> None:
+        """End the process at once; whoever waits for its answer sees that it died."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
 
     def _end(self, grace: float) -> dict[str, Any]:
         """Let the supervisor end everything within ``grace`` seconds; returns its report."""

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from kernelproof.worker import profiling
+
 _CALLS = 20
 
 
@@ -21,8 +23,7 @@ def kernel_times(module: Any, inputs: list[Any]) -> list[dict[str, Any]]:
         for _ in range(3):
             module(*inputs)
         torch.cuda.synchronize()
-        activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-        with torch.profiler.profile(activities=activities) as profile:
+        with profiling.on_gpu() as profile:
             for _ in range(_CALLS):
                 module(*inputs)
             torch.cuda.synchronize()

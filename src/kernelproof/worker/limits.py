@@ -242,6 +242,7 @@ def _capabilities() -> str:
 def _python_paths() -> list[str]:
     """Where Python, its packages and this package lie."""
     found = [str(Path(__file__).parents[1]), sys.prefix, sys.base_prefix, sys.exec_prefix]
+    found += [sys.pycache_prefix] if sys.pycache_prefix else []
     found += [str(Path(sys.executable).resolve().parents[1]), *filter(None, sys.path)]
     return _not_personal(found)
 

@@ -1,0 +1,152 @@
+"""What a run on a GPU starts before it is needed.
+
+A context on the GPU, the imports of `torch.compile`, a profile, an inspection take seconds each,
+and none needs the other. Where there are processors enough they run beside the check, in processes
+of their own; `Ahead.settle` waits for them, so that nothing runs beside what is timed. Elsewhere
+everything runs when it is asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any, TypeVar
+
+from kernelproof.errors import CandidateError, KernelproofError
+from kernelproof.worker import Worker
+
+_T = TypeVar("_T")
+
+# Fewer processors are busy enough with the check itself.
+_MANY_PROCESSORS = 8
+_THREADS = 16
+_SECONDS = 120.0  # in which CUDA starts
+
+
+def many_processors() -> bool:
+    return len(os.sched_getaffinity(0)) >= _MANY_PROCESSORS
+
+
+class Ahead:
+    """Work in the background, and trusted workers that have started CUDA. Use as a context manager,
+    which ends what is still running.
+
+    Args:
+        device: where workers start CUDA; "cpu" for nowhere.
+        many: whether to start anything before it is asked for.
+    """
+
+    def __init__(self, device: str, many: bool) -> None:
+        self.device = device
+        self.many = many
+        self._pool = ThreadPoolExecutor(_THREADS, "ahead") if many else None
+        self._work: list[Future[Any]] = []
+        self._workers: list[Worker] = []
+        self._spares: dict[bool, list[Future[Worker]]] = {False: [], True: []}
+        self._lock = threading.Lock()
+        self._over = False
+
+    def __enter__(self) -> Ahead:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._over = True
+        for worker in self._workers:
+            worker.kill()
+        for spare in (*self._spares[False], *self._spares[True]):
+            _end(spare)
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    def start(self, work: Callable[[], _T]) -> Callable[[], _T]:
+        """Run ``work`` in the background, or where that is not worth it when it is asked for.
+        Returns what waits for its result, or raises what it raised."""
+        if self._pool is None:
+            return functools.cache(work)
+        future = self._pool.submit(work)
+        self._work.append(future)
+        return future.result
+
+    def watched(self, worker: Worker) -> None:
+        """``worker``, which a thread in the background waits for, ends with this."""
+        with self._lock:
+            self._workers.append(worker)
+            over = self._over
+        if over:
+            worker.kill()
+
+    def wait(self) -> None:
+        """Until nothing runs in the background."""
+        wait(self._work)
+
+    def settle(self) -> None:
+        """The same; workers that nobody took are ended."""
+        for kind in self._spares.values():
+            while kind:
+                _end(kind.pop())
+        self.wait()
+
+    def context(self) -> None:
+        """Make this process's own context on the GPU in the background: the driver does it without
+        Python's lock, while torch is being imported."""
+        if self._pool is not None and self.device != "cpu":
+            self.start(functools.partial(_retain_context, _index(self.device)))
+
+    def cuda(self, worker: Worker) -> None:
+        """Start CUDA in ``worker``; its next request waits for that."""
+        if self._pool is not None and self.device != "cpu":
+            self.start(functools.partial(self._warmed, worker, False))
+
+    def spares(self, compiled: Sequence[bool]) -> None:
+        """Start a trusted worker for each of these; where it is true `torch.compile` too."""
+        for one in compiled if self._pool is not None else ():
+            future: Future[Worker] = Future()
+            self._spares[one].append(future)
+            self.start(functools.partial(self._spare, future, one))
+
+    def worker(self, name: str, compiles: bool = False) -> Worker:
+        """A trusted worker, one that has been started if there is one."""
+        for kind in (compiles, not compiles):
+            if self._spares[kind]:
+                worker = self._spares[kind].pop(0).result()
+                worker.name = name
+                return worker
+        return Worker(name)
+
+    def _spare(self, future: Future[Worker], compiles: bool) -> None:
+        try:
+            worker = Worker("spare")
+        except BaseException as error:
+            future.set_exception(error)
+            return
+        future.set_result(worker)
+        self._warmed(worker, compiles)
+
+    def _warmed(self, worker: Worker, compiles: bool) -> None:
+        # What does not start here does not start when it is needed either, and is told then.
+        with contextlib.suppress(CandidateError, KernelproofError):
+            worker.ask("cuda", timeout=_SECONDS, device=self.device, compile=compiles)
+
+
+def _end(spare: Future[Worker]) -> None:
+    if spare.exception() is None:
+        spare.result().close()
+
+
+def _index(device: str) -> int:
+    return int(device.partition(":")[2] or 0)
+
+
+def _retain_context(index: int) -> None:
+    """Make the primary context of a GPU, which torch then finds there (CUDA driver API)."""
+    with contextlib.suppress(OSError):
+        driver = ctypes.CDLL("libcuda.so.1")
+        device, context = ctypes.c_int(), ctypes.c_void_p()
+        if driver.cuInit(0) == 0 and driver.cuDeviceGet(ctypes.byref(device), index) == 0:
+            driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)

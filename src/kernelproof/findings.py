@@ -1,0 +1,147 @@
+"""What is found out about a candidate beside its verdict and its times: what its process was seen
+to do, where one call spends its time, and what its kernels take.
+
+The last two need processes of their own on a GPU, and run beside the check where `ahead` allows it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from kernelproof import inspecting
+from kernelproof.ahead import Ahead
+from kernelproof.check import evidence
+from kernelproof.errors import CandidateError
+from kernelproof.problem import Reference
+from kernelproof.subject import CandidateProcess, payload_of
+from kernelproof.timeline import span
+from kernelproof.types import Case, Check, Inspection, LibraryUse, Timing, Verdict
+
+if TYPE_CHECKING:
+    from kernelproof.pipeline import Options
+
+# Larger cases are not profiled where there are others.
+_PROFILED_BYTES = 16 << 20
+
+
+class Findings:
+    """Of one candidate.
+
+    Args:
+        timed: the case that will be timed; None where none will.
+    """
+
+    def __init__(
+        self, reference: Reference, subject: CandidateProcess, seed: int, options: Options,
+        ahead: Ahead, timed: Case | None,
+    ) -> None:  # fmt: skip
+        self.reference = reference
+        self.subject = subject
+        self.seed = seed
+        self.options = options
+        self.ahead = ahead
+        self.timed = timed
+        self._profile: Callable[[], dict[str, Any]] | None = None
+        self._inspected: Callable[[Timing], Inspection] | None = None
+        if ahead.many:
+            # Not sooner: two processes would build it at the same time.
+            subject.once_built = self._begin
+
+    def _begin(self) -> None:
+        # A reference that does not run is the check's affair.
+        with contextlib.suppress(Exception):
+            self._profile = self._started_profile()
+            self._inspected = self._started_inspection()
+
+    @span("evidence")
+    def evidence(self, verdict: Verdict) -> tuple[Verdict, LibraryUse | None]:
+        """The verdict with what tripwires and a profile of one call tell; and the profile."""
+        checks, lost = self._tripped(verdict)
+        if lost is not None:
+            return lost, None
+        use = None
+        if self.subject.built and verdict.status == "pass" and not self.subject.emulated:
+            try:
+                profile = (self._profile or self._started_profile())()
+                use = evidence.library_use(profile, self.subject.candidate.language)
+            except CandidateError as error:
+                self.subject.revive()
+                text = f"no profile: {error.message}"
+                checks.append(Check(name="profile", outcome="note", message=text))
+        if use is not None:
+            forbidden = bool(getattr(self.reference.module, "OWN_KERNELS", False))
+            checks.append(evidence.library_check(use, forbidden))
+        return evidence.with_checks(verdict, checks), use
+
+    def evidence_again(self, verdict: Verdict) -> Verdict:
+        """The verdict with what was replaced only once the check was over."""
+        checks, lost = self._tripped(verdict)
+        if lost is not None:
+            return lost
+        return evidence.with_checks(verdict, [c for c in checks if c.outcome == "fail"])
+
+    def _tripped(self, verdict: Verdict) -> tuple[list[Check], Verdict | None]:
+        """Checks of the tripwires; or the verdict where they could not be asked."""
+        if not (self.subject.worker.alive and self.subject.built):
+            return [], None
+        try:
+            told = self.subject.traced(None)
+        except CandidateError as error:
+            return [], evidence.silent_worker(verdict, error)
+        return evidence.tripped(told["tripwires"], self.reference.problem.path), None
+
+    @span("inspection")
+    def inspection(
+        self, verdict: Verdict, timing: Timing | None
+    ) -> tuple[Verdict, Inspection | None]:
+        """What the kernels of a timed candidate take and what holds them back, or why not."""
+        if timing is None or verdict.status != "pass" or timing.device == "cpu":
+            return verdict, None
+        inspected = self._inspected or self._started_inspection()
+        if inspected is None:
+            return verdict, None
+        try:
+            return verdict, inspected(timing)
+        except CandidateError as error:
+            notes = (*verdict.notes, f"not inspected: {error.message}")
+            return verdict.model_copy(update={"notes": notes}), None
+
+    def _started_profile(self) -> Callable[[], dict[str, Any]]:
+        case = self._profiled_case()
+        payload = payload_of(self.reference, case, self.seed)
+        inputs = self.reference.drawn(case, self.seed)
+
+        def profiled(subject: CandidateProcess) -> dict[str, Any]:
+            subject.construct(*payload)
+            return dict(subject.traced(inputs)["profile"])
+
+        def elsewhere() -> dict[str, Any]:
+            with self.subject.another() as other:
+                self.ahead.watched(other.worker)
+                return profiled(other)
+
+        # Large ones may not fit into the GPU's memory twice.
+        if self.ahead.many and self.reference.input_bytes(case) <= _PROFILED_BYTES:
+            return self.ahead.start(elsewhere)
+        return lambda: profiled(self.subject)
+
+    def _started_inspection(self) -> Callable[[Timing], Inspection] | None:
+        if self.timed is None:
+            return None
+        return inspecting.beside_check(
+            self.subject.candidate, self.reference, self.timed, self.ahead
+        )
+
+    def _profiled_case(self) -> Case:
+        """On a CPU the case with the largest inputs that are not huge: what Python does between
+        kernels then takes little of a call. On a GPU, where only kernels count, the first."""
+        options, cases = self.options, self.reference.problem.cases
+        chosen = [c for c in cases if not options.cases or c.name in options.cases]
+        if self.subject.device != "cpu":
+            return self.timed or chosen[0]
+        sizes = {case.name: self.reference.input_bytes(case) for case in chosen}
+        most = options.max_bytes if options.max_bytes is not None else _PROFILED_BYTES
+        fitting = [case for case in chosen if sizes[case.name] <= most]
+        return max(fitting or chosen[:1], key=lambda case: sizes[case.name])
