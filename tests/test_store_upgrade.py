@@ -114,6 +114,13 @@ def test_eight_processes_on_a_server(url: str, request: pytest.FixtureRequest) -
     test_store_sessions.hammered(url)
 
 
+def test_candidates_do_not_get_the_url(monkeypatch) -> None:
+    from kernelproof.worker import client
+
+    monkeypatch.setenv(STORE_VARIABLE, "postgresql://me:secret@host/records")
+    assert STORE_VARIABLE not in client._environment()
+
+
 def test_a_missing_driver_says_what_to_install(monkeypatch) -> None:
     import builtins
 
