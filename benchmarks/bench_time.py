@@ -5,7 +5,8 @@
 Each run is a fresh process of the command, with three baselines; times in seconds. The floors of
 the device are measured, and what a machine is asked once is asked, before the first run; builds
 and files are in the caches from the second on. "after build" is the whole command without the
-import (with what it compiles) and the construction of the candidate.
+import (with what it compiles) and the construction of the candidate. Last comes what importing
+torch takes without Python's bytecode, twice.
 """
 
 from __future__ import annotations
@@ -63,6 +64,18 @@ def run(problem: str, device: str, folder: Path) -> dict[str, Any]:
     }
 
 
+def import_without_bytecode() -> float:
+    """Seconds of importing torch where Python has no compiled copies of its modules."""
+    code = "import time; t = time.perf_counter(); import torch; print(time.perf_counter() - t)"
+    with tempfile.TemporaryDirectory() as empty:
+        bare = {"PYTHONPYCACHEPREFIX": empty, "PYTHONDONTWRITEBYTECODE": "1"}
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+            env={**os.environ, **bare},
+        )  # fmt: skip
+    return float(done.stdout)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-o", "--output", type=Path, required=True)
@@ -73,6 +86,7 @@ def main() -> int:
     command = [sys.executable, "-m", "kernelproof", "floors", "--device", given.device]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     runs: list[dict[str, Any]] = []
+    body: dict[str, Any] = {}
     for problem in given.problem or BASELINES:
         for _ in range(given.runs):
             with tempfile.TemporaryDirectory() as folder:
@@ -86,6 +100,8 @@ def main() -> int:
                 "runs": runs,
             }
             given.output.write_text(json.dumps(body, indent=1) + "\n")
+    body["import of torch without bytecode"] = [import_without_bytecode() for _ in range(2)]
+    given.output.write_text(json.dumps(body, indent=1) + "\n")
     return 0
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import agents_session
 import ladder_tables
+import mla_kv_tables
 import timing_tables
 
 from kernelproof.inspect import devices, limits, sentences
@@ -32,7 +33,8 @@ PART = re.compile(r"<!-- (table|output): (.+?) -->\n(.*?)<!-- end -->", re.DOTAL
 
 def documents() -> list[Path]:
     rungs = sorted((ROOT / "candidates").glob("**/*.md"))
-    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *rungs]
+    operators = sorted((ROOT / "src" / "kernelproof" / "ops").glob("[!_]*/*.md"))
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *operators, *rungs]
 
 
 def newest_operators(machine: str) -> list[Record]:
@@ -364,9 +366,12 @@ TABLES: dict[str, Callable[..., str]] = {
     "timing_compared": timing_tables.compared,
     "bench_time": timing_tables.bench_time,
     "gpu_tests": timing_tables.gpu_tests,
+    "kept_in_l2": timing_tables.kept_in_l2,
     "floors_h200": floors_h200,
     "inspect_rules": inspect_rules,
     "inspect_devices": inspect_devices,
+    "mla_kv": mla_kv_tables.table,
+    "mla_kv_cpu": mla_kv_tables.cpu_table,
 }
 
 
@@ -388,6 +393,8 @@ def fill(text: str, with_output: bool) -> str:
 if __name__ == "__main__":
     for name, plot in ladder_tables.plots().items():
         (ROOT / "docs" / name).write_text(plot)
+    if picture := mla_kv_tables.plot():
+        (ROOT / "docs" / "mla_kv-tokens.svg").write_text(picture)
     for path in documents():
         before = path.read_text()
         after = fill(before, with_output="--tables" not in sys.argv)

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from kernelproof.report.units import seconds
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -70,6 +72,16 @@ def bench_time() -> str:
         taken = {s["stage"]: s["seconds"] for s in row["stages"] if not s["beside"]}
         cells = [row["wall"], row["after build"], *(taken.get(name, 0.0) for name in _STAGES)]
         lines.append(f"| {row['problem']} | {' | '.join(f'{x:.1f} s' for x in cells)} |")
+    without = [f"{x:.1f}" for x in sorted(found["import of torch without bytecode"])]
+    lines += ["", f"Without bytecode importing torch took {' and '.join(without)} s."]
+    return "\n".join(lines) + "\n"
+
+
+def kept_in_l2() -> str:
+    """Cold times beside a candidate that keeps its input in L2, from benchmarks/kept_in_l2.py."""
+    lines = ["| input | persisting lines reset | not reset |", "|---|---|---|"]
+    for name, times in newest("kept-in-l2")["seconds"].items():
+        lines.append(f"| {name} | {seconds(times['reset'])} | {seconds(times['not reset'])} |")
     return "\n".join(lines) + "\n"
 
 

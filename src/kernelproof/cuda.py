@@ -11,8 +11,11 @@ Compiling needs only wheels (``pip install 'kernelproof[cuda]'``), no GPU; launc
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import os
+import struct
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,7 +39,9 @@ class Kernel:
 
     A call launches on the current stream of the device of the first tensor argument. Arguments:
     tensors pass their data pointer, ``None`` a null pointer; Python ints and floats take the size
-    that the kernel's parameter has (int32 or int64, float32 or float64).
+    that the kernel's parameter has (int32 or int64, float32 or float64); a structure by value is
+    given as its bytes; a `kernelproof.tensor_map.TensorMap` as a ``const __grid_constant__
+    CUtensorMap``.
     """
 
     def __init__(self, source: str | Path, name: str, options: Sequence[str] = ()) -> None:
@@ -75,6 +80,7 @@ class Kernel:
         shared: int = 0,
         cluster: int | tuple[int, ...] | None = None,
         programmatic: bool = False,
+        cooperative: bool = False,
         opt_in: bool = True,
     ) -> None:
         """Launch.
@@ -85,11 +91,13 @@ class Kernel:
             cluster: blocks per cluster (sm_90 and later).
             programmatic: programmatic dependent launch; the kernel must wait with
                 ``griddepcontrol.wait`` before it touches memory.
+            cooperative: all blocks run at the same time, so that they may wait for one another.
             opt_in: False refuses more than 48 KiB of dynamic shared memory, as `<<<...>>>` does
                 where nobody has set the attribute.
 
         Raises:
             CandidateCrash: the launch asks for more threads or shared memory than a block can have.
+            RuntimeError: CUDA refuses the launch, or an earlier kernel has failed.
         """
         if _taker is not None:
             launching.check(self.name, _triple(grid), _triple(block), shared, opt_in)
@@ -101,13 +109,28 @@ class Kernel:
         if loaded is None:
             loaded = self._loaded[device] = self._load(device)
         with _made_current(device):
-            loaded.launch(args, grid, block, shared, cluster, programmatic, opt_in)
+            loaded.launch(args, (grid, block, shared, cluster, programmatic, cooperative, opt_in))
+
+    def again(self, device: int, args: Sequence[Any], how: tuple[Any, ...]) -> None:
+        """A call in less host time, for launches whose form is known.
+
+        Args:
+            device: index of the CUDA device of ``args``.
+            how: grid, block, shared, cluster, programmatic, cooperative and opt_in.
+        """
+        loaded = self._loaded.get(device)
+        if loaded is None or _taker is not None or loaded.current_device() != device:
+            grid, block, *rest = how
+            names = ("shared", "cluster", "programmatic", "cooperative", "opt_in")
+            self(*args, grid=grid, block=block, **dict(zip(names, rest, strict=True)))
+        else:
+            loaded.launch(args, how)
 
     def _load(self, device: int) -> _Loaded:
         core = _core()
         code, mangled = self._compile(present_arch(device))
         module = core.ObjectCode.from_cubin(code)
-        return _Loaded(core, module.get_kernel(mangled), device, self.name)
+        return _Loaded(module.get_kernel(mangled), device, self.name)
 
     def _compile(self, arch: str) -> tuple[bytes, str]:
         """The cubin and the mangled name of the function; from the cache where possible."""
@@ -160,32 +183,45 @@ def taking_launches(taker: Callable[..., None]) -> Iterator[None]:
 class _Loaded:
     """A kernel on one device: what a launch needs, looked up once."""
 
-    def __init__(self, core: Any, kernel: Any, device: int, name: str) -> None:
-        self.name = name
-        self.core = core
-        self.kernel = kernel
-        self.device = device
-        self.sizes = [int(info.size) for info in kernel.arguments_info]
-        self.configs: dict[tuple[Any, ...], Any] = {}
+    def __init__(self, kernel: Any, device: int, name: str) -> None:
+        import cuda.bindings.driver as driver
+        import torch
 
-    def launch(
-        self,
-        args: Sequence[Any],
-        grid: int | tuple[int, ...],
-        block: int | tuple[int, ...],
-        shared: int,
-        cluster: int | tuple[int, ...] | None,
-        programmatic: bool,
-        opt_in: bool,
-    ) -> None:
-        if len(args) != len(self.sizes):
-            raise TypeError(f"the kernel takes {len(self.sizes)} arguments, {len(args)} given")
-        config = self.configs.get((grid, block, shared, cluster, programmatic, opt_in))
+        self.name = name
+        self.driver = driver
+        self.current_stream = torch._C._cuda_getCurrentRawStream
+        self.current_device = torch._C._cuda_getDevice
+        self.kernel = kernel
+        self.function = driver.CUfunction(int(kernel.handle))
+        self.device = device
+        self.layout = [(int(info.offset), int(info.size)) for info in kernel.arguments_info]
+        self.packers: dict[tuple[type, ...], _Packer] = {}
+        self.configs: dict[tuple[Any, ...], Any] = {}
+        # The arguments as they lie in the driver's parameter buffer, and the addresses of each.
+        length = max((offset + size for offset, size in self.layout), default=1)
+        self.memory = ctypes.create_string_buffer(length)
+        base = ctypes.addressof(self.memory)
+        self.addresses = (ctypes.c_void_p * (len(self.layout) + 1))(
+            *(base + offset for offset, _ in self.layout)
+        )
+        self.parameters = ctypes.addressof(self.addresses)
+        self.lock = threading.Lock()
+
+    def launch(self, args: Sequence[Any], how: tuple[Any, ...]) -> None:
+        """``how``: grid, block, shared, cluster, programmatic, cooperative, opt_in."""
+        kinds = tuple(map(type, args))
+        packer = self.packers.get(kinds)
+        if packer is None:
+            packer = self.packers[kinds] = _Packer(args, self.layout)
+        key = (*how, self.current_stream(self.device))
+        config = self.configs.get(key)
         if config is None:
-            config = self._config(grid, block, shared, cluster, programmatic, opt_in)
-        stream = _stream(self.core, self.device)
-        values = [_argument(a, size) for a, size in zip(args, self.sizes, strict=True)]
-        self.core.launch(stream, config, self.kernel, *values)
+            config = self.configs[key] = self._config(*key)
+        with self.lock:  # the memory of the arguments is one for all threads
+            packer.pack(self.memory, args)
+            (status,) = self.driver.cuLaunchKernelEx(config, self.function, self.parameters, 0)
+        if int(status):
+            raise RuntimeError(f"CUDA error at the launch of {self.name}: {status!r}")
 
     def _config(
         self,
@@ -194,27 +230,104 @@ class _Loaded:
         shared: int,
         cluster: int | tuple[int, ...] | None,
         programmatic: bool,
+        cooperative: bool,
         opt_in: bool,
+        stream: int,
     ) -> Any:
-        launching.check(self.name, _triple(grid), _triple(block), shared, opt_in)
+        blocks, threads = _triple(grid), _triple(block)
+        launching.check(self.name, blocks, threads, shared, opt_in)
         if shared > launching.SHARED_WITHOUT_OPT_IN:
             _allow_shared(self.name, self.kernel, shared, self.device)
-        blocks = _triple(grid)
-        extra: dict[str, Any] = {}
+        attributes = []
+        kinds = self.driver.CUlaunchAttributeID
+
+        def attribute(kind: Any) -> Any:
+            made = self.driver.CUlaunchAttribute()
+            made.id = kind
+            attributes.append(made)
+            return made.value
+
         if cluster is not None:
             sizes = _triple(cluster)
             if any(g % c for g, c in zip(blocks, sizes, strict=True)):
                 raise ValueError(f"grid {blocks} is not a multiple of the cluster {sizes}")
-            # cuda-core counts clusters where CUDA C++ counts blocks.
-            blocks = tuple(g // c for g, c in zip(blocks, sizes, strict=True))
-            extra["cluster"] = sizes
+            value = attribute(kinds.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION).clusterDim
+            value.x, value.y, value.z = sizes
         if programmatic:
-            extra["programmatic_stream_serialization"] = True
-        config = self.core.LaunchConfig(
-            grid=blocks, block=_triple(block), shmem_size=shared, **extra
-        )
-        self.configs[(grid, block, shared, cluster, programmatic, opt_in)] = config
+            value = attribute(kinds.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
+            value.programmaticStreamSerializationAllowed = 1
+        if cooperative:
+            attribute(kinds.CU_LAUNCH_ATTRIBUTE_COOPERATIVE).cooperative = 1
+        config = self.driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = blocks
+        config.blockDimX, config.blockDimY, config.blockDimZ = threads
+        config.sharedMemBytes = shared
+        config.hStream = self.driver.CUstream(stream)
+        config.attrs, config.numAttrs = attributes, len(attributes)
         return config
+
+
+class _Packer:
+    """Puts arguments of given Python types where a kernel's parameters lie.
+
+    Args:
+        args: an example of each.
+        layout: offset and size in bytes of each parameter.
+
+    Raises:
+        TypeError: their number is wrong, or one of them is no argument for its parameter.
+    """
+
+    def __init__(self, args: Sequence[Any], layout: Sequence[tuple[int, int]]) -> None:
+        if len(args) != len(layout):
+            raise TypeError(f"the kernel takes {len(layout)} arguments, {len(args)} given")
+        form, at = "<", 0
+        # Where the value itself is not what is packed.
+        self.converted: list[tuple[int, Callable[[Any], Any]]] = []
+        for number, (arg, (offset, size)) in enumerate(zip(args, layout, strict=True)):
+            letter, convert = _packed_as(arg, number, size)
+            form += f"{offset - at}x{letter}"
+            at = offset + size
+            if convert is not None:
+                self.converted.append((number, convert))
+        self.form = struct.Struct(form)
+
+    def pack(self, memory: Any, args: Sequence[Any]) -> None:
+        values = list(args)
+        for number, convert in self.converted:
+            values[number] = convert(values[number])
+        self.form.pack_into(memory, 0, *values)
+
+
+def _packed_as(arg: Any, number: int, size: int) -> tuple[str, Callable[[Any], Any] | None]:
+    """The letter of `struct` for an argument, and what makes its value; None for the value."""
+    if arg is None:
+        return "Q", lambda _: 0
+    if isinstance(arg, bool):
+        return "?", None
+    if isinstance(arg, int):
+        letters = {1: "b", 2: "h", 4: "i", 8: "q"}
+        if size in letters:
+            return letters[size], None
+    if isinstance(arg, float):
+        letters = {2: "e", 4: "f", 8: "d"}
+        if size in letters:
+            return letters[size], None
+    if hasattr(arg, "data_ptr"):
+        return "Q", type(arg).data_ptr
+    if hasattr(arg, "encoded"):  # a TensorMap
+        return f"{size}s", lambda value: _exactly(value.encoded(), number, size)
+    if hasattr(arg, "tobytes"):  # a scalar of numpy
+        return f"{size}s", lambda value: _exactly(value.tobytes(), number, size)
+    if isinstance(arg, bytes):
+        return f"{size}s", lambda value: _exactly(value, number, size)
+    raise TypeError(f"argument {number} is {arg!r}, and the kernel's parameter has {size} bytes")
+
+
+def _exactly(value: bytes, number: int, size: int) -> bytes:
+    if len(value) != size:
+        raise TypeError(f"argument {number} has {len(value)} bytes, the kernel's parameter {size}")
+    return value
 
 
 def present_arch(device: int | None = None) -> str:
@@ -353,35 +466,6 @@ def _made_current(device: int) -> contextlib.AbstractContextManager[Any]:
 
 
 _AS_IS = contextlib.nullcontext()
-_streams: dict[int, Any] = {}
-
-
-def _stream(core: Any, device: int) -> Any:
-    import torch
-
-    raw = torch._C._cuda_getCurrentRawStream(device)
-    stream = _streams.get(raw)
-    if stream is None:
-        # Handle 0 is the legacy default stream; cuda-core knows it by name.
-        stream = core.Stream.from_handle(raw) if raw else core.Stream.from_handle(1)
-        _streams[raw] = stream
-    return stream
-
-
-def _argument(value: Any, size: int) -> Any:
-    """``value`` as cuda-core passes a parameter of ``size`` bytes."""
-    import numpy as np
-
-    if value is None:
-        return 0
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, int):
-        return np.int32(value) if size == 4 else value
-    if isinstance(value, float):
-        return np.float32(value) if size == 4 else np.float64(value)
-    pointer = getattr(value, "data_ptr", None)
-    return pointer() if pointer is not None else value
 
 
 def _allow_shared(name: str, kernel: Any, nbytes: int, device: int) -> None:

@@ -242,6 +242,23 @@ def test_other_oracles_stay_where_they_are(options: dict[str, int]) -> None:
     assert model._place == "cpu:0" and model._on_device is None
 
 
+def test_a_rough_answer_comes_from_where_the_oracle_runs() -> None:
+    model, x = once(), torch.randn(8, 4)
+    want = model.run([x], 1)[0]
+    model._move("cpu")
+    assert torch.allclose(model.roughly([x], 1), want)
+    model._twin.w.data.zero_()
+    assert model.roughly([x], 1).abs().max() == 0, "the twin answers"
+
+    def fails(*_: object) -> None:
+        raise RuntimeError("Expected all tensors to be on the same device")
+
+    model._twin.register_forward_pre_hook(fails)
+    assert torch.allclose(model.roughly([x], 1), want)
+    assert model._place == "cpu:0"
+    assert torch.allclose(model.roughly([x], 1), want)
+
+
 def test_an_oracle_that_cannot_move_goes_back() -> None:
     model, x = once(), torch.randn(8, 4)
     first = model.truth([x], 0)

@@ -43,6 +43,7 @@ class ReferenceModel:
         self.oracle = device
         self._place = device
         self._on_device: float | None = None  # seconds there, where the CPU is being tried
+        self._twin: Any = None
         self.model = construct(factory, args, kwargs, seed, device)
         self.exact = construct(factory, args, kwargs, seed, device)
         self.exact.load_state_dict(self.model.state_dict())
@@ -67,6 +68,26 @@ class ReferenceModel:
         views = any(_storage(t) in storages for _, t in flatten(output) if _has_storage(t))
         return output, changed, views
 
+    def roughly(self, inputs: list[Any], seed: int) -> Any:
+        """Output in the working precision, computed where the oracle runs by now: the same but for
+        rounding, in a quarter of the time for a loop of small operations."""
+        if self._place == self.device:
+            return self.run(inputs, seed)[0]
+        if self._twin is None:
+            self._twin = copy.deepcopy(self.model).to(self._place)
+        try:
+            seed_all(seed)
+            with torch.no_grad():
+                return self._twin(*to_device(inputs, self._place))
+        except RuntimeError:
+            self._move(self.oracle)
+            return self.run(inputs, seed)[0]
+
+    def settle(self, inputs: list[Any], seed: int) -> None:
+        """Find out where the oracle runs, where that may be the CPU."""
+        if self.device != "cpu" and self._on_device is None and _few(inputs):
+            self.truth(inputs, seed)
+
     def truth(self, inputs: list[Any], seed: int, operands: Rounding | None = None) -> Any:
         """Output in float64."""
 
@@ -81,12 +102,11 @@ class ReferenceModel:
         for note in mode.notes:
             if note not in self.notes:
                 self.notes.append(note)
-        tensors = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, torch.Tensor)]
-        if sum(leaf.numel() * leaf.element_size() for leaf in tensors) <= _FEW_BYTES:
-            self._settle(mode, started)
+        if _few(inputs):
+            self._placed(mode, started)
         return output
 
-    def _settle(self, mode: Float64Mode, started: float) -> None:
+    def _placed(self, mode: Float64Mode, started: float) -> None:
         """Where the oracle runs from now on, after a run that began at ``started``."""
         if self._place == "cpu":
             if self._on_device is not None and time.perf_counter() - started > self._on_device:
@@ -244,6 +264,11 @@ def state_of(model: Any) -> dict[str, torch.Tensor]:
 def identical(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether all elements are equal, NaN counting as equal to NaN."""
     return bool(((a == b) | ((a != a) & (b != b))).all())
+
+
+def _few(inputs: list[Any]) -> bool:
+    tensors = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, torch.Tensor)]
+    return sum(leaf.numel() * leaf.element_size() for leaf in tensors) <= _FEW_BYTES
 
 
 def _equal(a: Any, b: Any) -> bool:

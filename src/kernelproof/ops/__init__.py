@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +17,25 @@ from typing import Any
 def names() -> list[str]:
     """Names of the shipped operators."""
     return sorted(p.parent.name for p in Path(__file__).parent.glob("[!_]*/problem.py"))
+
+
+def explain(operator: str | Callable[..., Any], /, *args: Any, **kwargs: Any) -> str:
+    """What an operator, or the one of that name, would do with these arguments, and why.
+
+    Raises:
+        AttributeError: there is no such operator.
+        UnsupportedError: it does not explain itself.
+    """
+    name = operator if isinstance(operator, str) else operator.__name__
+    if name not in names():
+        raise AttributeError(f"no operator {name!r}; there are {', '.join(names())}")
+    told = getattr(importlib.import_module(f"{__name__}.{name}"), "explain", None)
+    if told is None:
+        from kernelproof.errors import UnsupportedError
+
+        raise UnsupportedError(f"{name} does not explain its choices")
+    text: str = told(*args, **kwargs)
+    return text
 
 
 class _Operators(ModuleType):

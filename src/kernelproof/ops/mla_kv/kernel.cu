@@ -2,30 +2,14 @@
 //
 //     latent = hidden @ w_down;  out[:, 0] = latent @ w_up_k;  out[:, 1] = latent @ w_up_v
 //
-// Three designs, chosen by the launcher:
+// Three designs without tensor cores:
 //   mla_kv_registers  small contiguous fp32: a few tokens a block, all weights held in registers
 //   mla_kv_fused      small, any layout: a tile of latents in shared memory between two products
-//   mla_kv_product    everything else: one tiled product per launch, latents in global memory; with
-//                     mla_kv_sum between them where few tokens meet a long model axis
+//   mla_kv_product    any size: one tiled product per launch, latents in global memory; with
+//                     mla_kv_latent (kernel_mma.cu) between them for split sums and the norm
 // All use fp32 multiply-adds (fp64 for double), never TF32, and sum in a fixed order.
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
-typedef long long int64;
-
-__host__ __device__ constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
-__host__ __device__ constexpr int max_of(int a, int b) { return a > b ? a : b; }
-
-// Every kernel here may be launched programmatically, while the previous kernel in the stream is
-// still running: nothing is read or written before that one has finished. In return the next
-// kernel may start to launch at once.
-__device__ __forceinline__ void wait_for_previous_kernel() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
+#include "common.cuh"
 
 // ------------------------------------------------------------------------------------------------
 // mla_kv_registers
@@ -94,6 +78,7 @@ __global__ void __launch_bounds__(THREADS, 1)
   __shared__ __align__(16) float latent[TOKENS * R];
   __shared__ __align__(16) float partial[S::partials];
 
+  let_next_kernel_start();
   wait_for_previous_kernel();
 
   const int tid = threadIdx.x;
@@ -211,38 +196,6 @@ __global__ void __launch_bounds__(THREADS, 1)
 // The tiled product, which mla_kv_fused and mla_kv_product share
 // ------------------------------------------------------------------------------------------------
 
-__device__ __forceinline__ float widen(float x) { return x; }
-__device__ __forceinline__ double widen(double x) { return x; }
-__device__ __forceinline__ float widen(__half x) { return __half2float(x); }
-__device__ __forceinline__ float widen(__nv_bfloat16 x) { return __bfloat162float(x); }
-__device__ __forceinline__ void narrow(float x, float& to) { to = x; }
-__device__ __forceinline__ void narrow(double x, double& to) { to = x; }
-__device__ __forceinline__ void narrow(float x, __half& to) { to = __float2half_rn(x); }
-__device__ __forceinline__ void narrow(float x, __nv_bfloat16& to) { to = __float2bfloat16_rn(x); }
-
-template <typename T>
-struct SumOf {
-  typedef float type;
-};
-template <>
-struct SumOf<double> {
-  typedef double type;
-};
-
-// Element (i, j) is at data[i * row + j * column].
-template <typename T>
-struct Matrix {
-  const T* data;
-  int64 row, column;
-};
-
-// Token n starts at data[(n / inner) * outer_stride + (n % inner) * inner_stride].
-template <typename T>
-struct Tokens {
-  const T* data;
-  int64 inner, outer_stride, inner_stride, column;
-};
-
 constexpr int kThreads = 256;
 
 // A block's tile: BM tokens x BN columns, BK terms at a time; each thread owns TM x TN sums.
@@ -304,29 +257,31 @@ struct Tile {
   // contiguous, so that transposed weights are read in whole lines as well.
   template <typename T>
   struct WeightLoad {
-    const T* at;      // this thread's first element of the next tile
-    int64 step, next;  // elements to its next element, and to the next tile
+    const T* at;  // of this thread's k in the next tile
+    int64 offset[b_loads], next;
     int k, n, k_step, n_step, width;
     T value[b_loads];
 
-    __device__ WeightLoad(const Matrix<T>& w, int64 n0, int64 columns) {
+    __device__ WeightLoad(const T* w, const Side& side, int n0) {
       const int tid = threadIdx.x;
-      const bool along_k = w.row == 1;
+      const bool along_k = side.row == 1;
       k = along_k ? tid % BK : tid / BN;
       n = along_k ? tid / BK : tid % BN;
       k_step = along_k ? 0 : kThreads / BN;
       n_step = along_k ? kThreads / BK : 0;
-      width = columns - n0 < BN ? static_cast<int>(columns - n0) : BN;
-      at = w.data + k * w.row + (n0 + n) * w.column;
-      step = k_step * w.row + n_step * w.column;
-      next = BK * w.row;
+      width = min(BN, side.columns - n0);
+      at = w + k * side.row;
+#pragma unroll
+      for (int i = 0; i < b_loads; ++i)
+        offset[i] = i * k_step * side.row + weight_column(side, n0 + n + i * n_step);
+      next = BK * side.row;
     }
     __device__ void load(int64 depth_left) {
       const int depth = depth_left < BK ? static_cast<int>(depth_left) : BK;
 #pragma unroll
       for (int i = 0; i < b_loads; ++i) {
         const bool inside = k + i * k_step < depth && n + i * n_step < width;
-        value[i] = inside ? at[i * step] : T(0.0f);
+        value[i] = inside ? at[offset[i]] : T(0.0f);
       }
       at += next;
     }
@@ -341,22 +296,22 @@ struct Tile {
   template <typename T>
   struct TokenLoad {
     const T* row[a_loads];  // null beyond the last token
+    int64 column;
     T value[a_loads];
 
-    __device__ TokenLoad(const Tokens<T>& x, int64 first, int64 tokens) {
+    __device__ TokenLoad(const T* x, const Sizes& a, int64 first) : column(a.token_column) {
 #pragma unroll
       for (int i = 0; i < a_loads; ++i) {
         const int64 n = first + threadIdx.x / BK + i * (kThreads / BK);
         row[i] = nullptr;
-        if (n < tokens)
-          row[i] = x.data + (n / x.inner) * x.outer_stride + (n % x.inner) * x.inner_stride;
+        if (n < a.tokens) row[i] = x + token_start(n, a.inner, a.outer_stride, a.inner_stride);
       }
     }
-    __device__ void load(const Tokens<T>& x, int64 k0, int64 depth) {
+    __device__ void load(int64 k0, int64 depth) {
       const int64 k = k0 + threadIdx.x % BK;
 #pragma unroll
       for (int i = 0; i < a_loads; ++i)
-        value[i] = row[i] != nullptr && k < depth ? row[i][k * x.column] : T(0.0f);
+        value[i] = row[i] != nullptr && k < depth ? row[i][k * column] : T(0.0f);
     }
     __device__ void store(Sum* a) const {
 #pragma unroll
@@ -368,12 +323,12 @@ struct Tile {
   // sum = tokens @ weight for this tile, over `depth` terms. All threads call it; it ends with a
   // barrier.
   template <typename X, typename W>
-  __device__ void product(Shared& shared, const Tokens<X>& x, int64 first, int64 tokens,
-                          const Matrix<W>& w, int64 depth, int64 n0, int64 columns) {
+  __device__ void product(Shared& shared, const X* x, const Sizes& sizes, int64 first, const W* w,
+                          const Side& side, int64 depth, int n0) {
     clear();
-    TokenLoad<X> a(x, first, tokens);
-    WeightLoad<W> b(w, n0, columns);
-    a.load(x, 0, depth);
+    TokenLoad<X> a(x, sizes, first);
+    WeightLoad<W> b(w, side, n0);
+    a.load(0, depth);
     b.load(depth);
     a.store(shared.a[0]);
     b.store(shared.b[0]);
@@ -382,7 +337,7 @@ struct Tile {
     for (int64 k0 = 0; k0 < depth; k0 += BK, now ^= 1) {
       const bool more = k0 + BK < depth;
       if (more) {
-        a.load(x, k0 + BK, depth);
+        a.load(k0 + BK, depth);
         b.load(depth - k0 - BK);
       }
       multiply(shared.a[now], a_pitch, shared.b[now]);
@@ -396,10 +351,10 @@ struct Tile {
 
   // The same with latents that are in shared memory: [k][token], zeros up to a multiple of BK.
   template <typename W>
-  __device__ void product(Shared& shared, const Sum* latent, const Matrix<W>& w, int64 depth,
-                          int64 n0, int64 columns) {
+  __device__ void product(Shared& shared, const Sum* latent, const W* w, const Side& side,
+                          int64 depth, int n0) {
     clear();
-    WeightLoad<W> b(w, n0, columns);
+    WeightLoad<W> b(w, side, n0);
     b.load(depth);
     b.store(shared.b[0]);
     __syncthreads();
@@ -413,18 +368,18 @@ struct Tile {
     }
   }
 
-  // Writes to out[token * pitch + column] what is inside.
+  // Writes what is inside the output.
   template <typename T>
-  __device__ void write(T* out, int64 pitch, int64 first, int64 tokens, int64 n0,
-                        int64 columns) const {
-    const int row = threadIdx.x / (BN / TN) * TM, column = threadIdx.x % (BN / TN) * TN;
+  __device__ void write(T* out, const Side& side, int64 first, int64 tokens, int n0) const {
+    const int row = threadIdx.x / (BN / TN) * TM, column = n0 + threadIdx.x % (BN / TN) * TN;
 #pragma unroll
-    for (int i = 0; i < TM; ++i)
+    for (int j = 0; j < TN; ++j) {
+      if (column + j >= side.columns) continue;
+      T* const to = out + out_column(side, column + j);
 #pragma unroll
-      for (int j = 0; j < TN; ++j) {
-        if (first + row + i < tokens && n0 + column + j < columns)
-          narrow(sum[i][j], out[(first + row + i) * pitch + n0 + column + j]);
-      }
+      for (int i = 0; i < TM; ++i)
+        if (first + row + i < tokens) narrow(sum[i][j], to[(first + row + i) * side.out_token]);
+    }
   }
 };
 
@@ -432,48 +387,66 @@ struct Tile {
 // mla_kv_fused
 // ------------------------------------------------------------------------------------------------
 
-// Blocks are numbered token tile first. Each forms the latents of its BM tokens, then the column
-// tiles chunk * tiles ... of keys and values, `column_tiles` of BN columns for each of the two.
+// Blocks are numbered token tile first. Each forms the latents of its BM tokens, and their norm
+// unless norm_weight is null, then `tiles` column tiles of BN: those of side 0, then of side 1.
+// `down` is the side of w_down, of which rank is columns and model is depth.
 template <typename T, int BM, int BN, int BK, int TM, int TN>
 __global__ void __launch_bounds__(kThreads)
-    mla_kv_fused(const T* hidden, const T* w_down, const T* w_up_k, const T* w_up_v, T* out,
-                 int64 tokens, int64 inner, int64 outer_stride, int64 inner_stride,
-                 int64 hidden_column, int64 model, int64 rank, int64 columns, int64 down_row,
-                 int64 down_column, int64 k_row, int64 k_column, int64 v_row, int64 v_column,
-                 int token_tiles, int column_tiles, int tiles) {
+    mla_kv_fused(const T* hidden, const T* w_down, const T* w_up_k, const T* w_up_v,
+                 const T* norm_weight, const T* k_pe, T* out0, T* out1, const Sizes a,
+                 const Side down, int tiles, double epsilon) {
   typedef typename SumOf<T>::type Sum;
   typedef Tile<Sum, BM, BN, BK, TM, TN> Block;
   extern __shared__ __align__(16) unsigned char memory[];
   typename Block::Shared& shared = *reinterpret_cast<typename Block::Shared*>(memory);
   Sum* latent = reinterpret_cast<Sum*>(memory + sizeof(typename Block::Shared));
+  let_next_kernel_start();
   wait_for_previous_kernel();
-  const int64 first = static_cast<int64>(blockIdx.x % token_tiles) * BM;
-  const int chunk = blockIdx.x / token_tiles;
+  const int64 first = static_cast<int64>(blockIdx.x % a.token_tiles) * BM;
+  const int chunk = blockIdx.x / a.token_tiles;
 
   Block block;
-  const Tokens<T> x{hidden, inner, outer_stride, inner_stride, hidden_column};
-  const Matrix<T> down{w_down, down_row, down_column};
-  const int64 padded = (rank + BK - 1) / BK * BK;
+  const int rank = down.columns, padded = (rank + BK - 1) / BK * BK;
   const int row = threadIdx.x / (BN / TN) * TM, column = threadIdx.x % (BN / TN) * TN;
-  for (int64 r0 = 0; r0 < rank; r0 += BN) {
-    block.product(shared, x, first, tokens, down, model, r0, rank);
+  for (int r0 = 0; r0 < rank; r0 += BN) {
+    block.product(shared, hidden, a, first, w_down, down, a.depth, r0);
 #pragma unroll
     for (int i = 0; i < TM; ++i)
 #pragma unroll
       for (int j = 0; j < TN; ++j) {
-        const int64 r = r0 + column + j;
+        const int r = r0 + column + j;
         // The padding must be zero even where the tokens hold infinities.
         if (r < padded) latent[r * Block::a_pitch + row + i] = r < rank ? block.sum[i][j] : Sum(0);
       }
   }
+  if (norm_weight != nullptr) {
+    constexpr int helpers = kThreads / BM;  // threads of one token, neighbours in a warp
+    static_assert(helpers <= 32, "a warp sums the squares of a token");
+    const int t = threadIdx.x / helpers, q = threadIdx.x % helpers;
+    __syncthreads();
+    Sum square = Sum(0);
+    for (int r = q; r < rank; r += helpers) {
+      const Sum v = latent[r * Block::a_pitch + t];
+      square += v * v;
+    }
+#pragma unroll
+    for (int d = helpers / 2; d > 0; d /= 2) square += __shfl_xor_sync(~0u, square, d);
+    const Sum scale = inverse_root(square / Sum(rank) + Sum(epsilon));
+    for (int r = q; r < rank; r += helpers)
+      latent[r * Block::a_pitch + t] *= scale * widen(norm_weight[r]);
+  }
   // No barrier here: the product below has one between its first stores and its first reads.
-  const int end = min((chunk + 1) * tiles, 2 * column_tiles);
+  const int end = min((chunk + 1) * tiles, a.tiles0 + a.tiles1);
   for (int tile = chunk * tiles; tile < end; ++tile) {
-    const int half = tile / column_tiles;
-    const int64 n0 = static_cast<int64>(tile % column_tiles) * BN;
-    const Matrix<T> up{half ? w_up_v : w_up_k, half ? v_row : k_row, half ? v_column : k_column};
-    block.product(shared, latent, up, rank, n0, columns);
-    block.write(out + half * columns, 2 * columns, first, tokens, n0, columns);
+    const bool second = tile >= a.tiles0;
+    const Side& side = a.side[second];
+    const int n0 = (second ? tile - a.tiles0 : tile) * BN;
+    block.product(shared, latent, second ? w_up_v : w_up_k, side, rank, n0);
+    block.write(second ? out1 : out0, side, first, a.tokens, n0);
+    if (!second) {
+      const int count = static_cast<int>(min(static_cast<int64>(BM), a.tokens - first));
+      append_rope(a, k_pe, out0, first, count, n0, BN, threadIdx.x, kThreads);
+    }
   }
 }
 
@@ -481,43 +454,30 @@ __global__ void __launch_bounds__(kThreads)
 // mla_kv_product
 // ------------------------------------------------------------------------------------------------
 
-// out[n * halves + h] = tokens[n] @ (h ? w1 : w0), halves 1 or 2. Blocks are numbered token tile
-// first, then column tile, then half, then split: split s sums the terms from s * split_depth on
-// and has its own `out`, after that of split s - 1.
+// out[n] = tokens[n] @ w of each side. Blocks are numbered token tile first, then column tile
+// (those of side 0, then of side 1), then split.
 template <typename X, typename W, typename Out, int BM, int BN, int BK, int TM, int TN>
 __global__ void __launch_bounds__(kThreads)
-    mla_kv_product(const X* tokens_data, const W* w0, const W* w1, Out* out, int64 tokens,
-                   int64 inner, int64 outer_stride, int64 inner_stride, int64 token_column,
-                   int64 depth, int64 columns, int64 row0, int64 column0, int64 row1,
-                   int64 column1, int64 split_depth, int halves, int token_tiles,
-                   int column_tiles) {
+    mla_kv_product(const X* tokens, const W* w0, const W* w1, Out* out0, Out* out1,
+                   const Out* k_pe, const Sizes a) {
   typedef Tile<typename SumOf<W>::type, BM, BN, BK, TM, TN> Block;
   __shared__ typename Block::Shared shared;
   wait_for_previous_kernel();
-  const int64 first = static_cast<int64>(blockIdx.x % token_tiles) * BM;
-  const int tile = blockIdx.x / token_tiles, strip = tile / column_tiles;
-  const int half = strip % halves, split = strip / halves;
-  const int64 n0 = static_cast<int64>(tile % column_tiles) * BN;
-  const int64 k0 = split * split_depth;
+  let_next_kernel_start();
+  const int64 first = static_cast<int64>(blockIdx.x % a.token_tiles) * BM;
+  const int strip = blockIdx.x / a.token_tiles, columns = a.tiles0 + a.tiles1;
+  const int tile = strip % columns, split = strip / columns;
+  const bool second = tile >= a.tiles0;
+  const Side& side = a.side[second];
+  const int n0 = (second ? tile - a.tiles0 : tile) * BN;
+  const int64 k0 = split * a.split_depth;
   Block block;
-  const Matrix<W> whole{half ? w1 : w0, half ? row1 : row0, half ? column1 : column0};
-  const Matrix<W> w{whole.data + k0 * whole.row, whole.row, whole.column};
-  const Tokens<X> x{tokens_data + k0 * token_column, inner, outer_stride, inner_stride,
-                    token_column};
-  block.product(shared, x, first, tokens, w, min(split_depth, depth - k0), n0, columns);
-  block.write(out + split * tokens * halves * columns + half * columns, halves * columns, first,
-              tokens, n0, columns);
-}
-
-// out[i] = partial[i] + partial[count + i] + ..., `splits` terms in this order.
-template <typename Sum>
-__global__ void __launch_bounds__(kThreads)
-    mla_kv_sum(const Sum* partial, Sum* out, int64 count, int splits) {
-  wait_for_previous_kernel();
-  const int64 i = static_cast<int64>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i >= count) return;
-  Sum sum = Sum(0);
-#pragma unroll 4
-  for (int s = 0; s < splits; ++s) sum += partial[s * count + i];
-  out[i] = sum;
+  block.product(shared, tokens + k0 * a.token_column, a, first, (second ? w1 : w0) + k0 * side.row,
+                side, min(a.split_depth, a.depth - k0), n0);
+  block.write((second ? out1 : out0) + split * a.tokens * a.side[0].columns, side, first, a.tokens,
+              n0);
+  if (!second) {
+    const int count = static_cast<int>(min(static_cast<int64>(BM), a.tokens - first));
+    append_rope(a, k_pe, out0, first, count, n0, BN, threadIdx.x, kThreads);
+  }
 }

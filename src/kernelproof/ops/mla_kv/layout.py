@@ -7,6 +7,20 @@ from typing import NamedTuple
 import torch
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+LAYOUTS = ("stacked", "split")
+ACCURACIES = ("strict", "tf32")
+
+
+class Sizes(NamedTuple):
+    """M, R, H, and the columns of one head: of ``w_up_k``, of ``w_up_v`` and of ``k_pe`` (0
+    without one)."""
+
+    model: int
+    rank: int
+    heads: int
+    k_dim: int
+    v_dim: int
+    rope_dim: int
 
 
 class Layout(NamedTuple):
@@ -58,51 +72,135 @@ def check_shapes(
     w_up_v: torch.Tensor,
     *,
     kv_heads: int,
-) -> None:
-    """Raises ValueError unless the shapes are (..., M), (M, R), (R, H*D) and (R, H*D)."""
+    norm_weight: torch.Tensor | None = None,
+    k_pe: torch.Tensor | None = None,
+    layout: str = "stacked",
+) -> Sizes:
+    """The sizes of operands as `kernelproof.ops.mla_kv.mla_kv` takes them, weights in torch's form;
+    an up-projection is ``(R, H*D)`` or ``(R, H, D)``.
+
+    Raises:
+        ValueError: the shapes do not fit together, or with ``layout`` "stacked", keys and values
+            would differ in width.
+    """
     if hidden.dim() < 1:
         raise ValueError("mla_kv: hidden is a scalar; it must be (..., M), such as (B, S, M)")
-    for name, weight in (("w_down", w_down), ("w_up_k", w_up_k), ("w_up_v", w_up_v)):
-        if weight.dim() != 2:
-            raise ValueError(
-                f"mla_kv: {name} has shape {tuple(weight.shape)}; it must be a matrix: w_down "
-                "(M, R), w_up_k and w_up_v (R, H*D)"
-            )
-    if w_down.shape[0] != hidden.shape[-1]:
+    if w_down.dim() != 2:
+        raise ValueError(
+            f"mla_kv: w_down has shape {tuple(w_down.shape)}; it must be a matrix (M, R)"
+        )
+    model, rank = w_down.shape
+    if model != hidden.shape[-1]:
         raise ValueError(
             f"mla_kv: w_down has shape {tuple(w_down.shape)}, but hidden {tuple(hidden.shape)} "
-            f"needs {hidden.shape[-1]} rows; the weight of an nn.Linear is passed as weight.T"
+            f"needs {hidden.shape[-1]} rows; the weights of nn.Linear are passed with "
+            "weights='out_in', or as weight.T"
         )
-    if w_up_k.shape != w_up_v.shape or w_up_k.shape[0] != w_down.shape[1]:
+    k_dim = _head_dim("w_up_k", w_up_k, rank, kv_heads)
+    v_dim = _head_dim("w_up_v", w_up_v, rank, kv_heads)
+    if norm_weight is not None:
+        check_norm(norm_weight, w_down)
+    rope_dim = 0
+    if k_pe is not None:
+        if k_pe.dim() != hidden.dim() + 1 or k_pe.shape[:-1] != (*hidden.shape[:-1], 1):
+            raise ValueError(
+                f"mla_kv: k_pe has shape {tuple(k_pe.shape)}; with hidden {tuple(hidden.shape)} it "
+                f"must be {(*hidden.shape[:-1], 1)} and the rotary width: add the axis of heads "
+                "with .unsqueeze(-2)"
+            )
+        rope_dim = k_pe.shape[-1]
+    if layout == "stacked" and k_dim + rope_dim != v_dim:
         raise ValueError(
-            f"mla_kv: w_up_k {tuple(w_up_k.shape)} and w_up_v {tuple(w_up_v.shape)} must both be "
-            f"(R, H*D) with R = {w_down.shape[1]}, the columns of w_down; the weight of an "
-            "nn.Linear is passed as weight.T"
+            f"mla_kv: a head's keys have {k_dim + rope_dim} columns ({k_dim} of w_up_k, {rope_dim} "
+            f"of k_pe) and its values {v_dim}, which cannot be stacked; use layout='split'"
         )
-    if kv_heads < 1 or w_up_k.shape[1] % kv_heads != 0:
+    return Sizes(model, rank, kv_heads, k_dim, v_dim, rope_dim)
+
+
+def check_norm(norm_weight: torch.Tensor, w_down: torch.Tensor) -> None:
+    """Raises ValueError unless ``norm_weight`` is ``(R,)``."""
+    rank = w_down.shape[1]
+    if norm_weight.shape != (rank,):
+        raise ValueError(
+            f"mla_kv: norm_weight has shape {tuple(norm_weight.shape)}; it must be ({rank},), one "
+            "factor for each column of w_down"
+        )
+
+
+def _head_dim(name: str, weight: torch.Tensor, rank: int, kv_heads: int) -> int:
+    """The columns of one head in an up-projection; ValueError where its shape does not fit."""
+    if weight.dim() not in (2, 3):
+        raise ValueError(
+            f"mla_kv: {name} has shape {tuple(weight.shape)}; it must be a matrix (R, H*D), or "
+            "(R, H, D)"
+        )
+    if weight.shape[0] != rank:
+        raise ValueError(
+            f"mla_kv: {name} has shape {tuple(weight.shape)}; its first size must be R = {rank}, "
+            "the columns of w_down; the weights of nn.Linear are passed with weights='out_in', or "
+            "as weight.T"
+        )
+    if kv_heads < 1 or (weight.dim() == 2 and weight.shape[1] % kv_heads != 0):
         raise ValueError(
             f"mla_kv: kv_heads is {kv_heads}; it must be a positive divisor of the "
-            f"{w_up_k.shape[1]} columns of w_up_k"
+            f"{weight.shape[1]} columns of {name}"
         )
+    if weight.dim() == 3 and weight.shape[1] != kv_heads:
+        raise ValueError(
+            f"mla_kv: {name} has shape {tuple(weight.shape)} and kv_heads is {kv_heads}; the "
+            "second size must be the number of heads"
+        )
+    return weight.shape[2] if weight.dim() == 3 else weight.shape[1] // kv_heads
 
 
 def check_kinds(
-    hidden: torch.Tensor, w_down: torch.Tensor, w_up_k: torch.Tensor, w_up_v: torch.Tensor
+    hidden: torch.Tensor,
+    w_down: torch.Tensor,
+    w_up_k: torch.Tensor,
+    w_up_v: torch.Tensor,
+    norm_weight: torch.Tensor | None = None,
+    k_pe: torch.Tensor | None = None,
 ) -> None:
     """Raises TypeError or ValueError unless all have one supported dtype and one device."""
     dtype, device = hidden.dtype, hidden.device
+    if (
+        dtype in DTYPES
+        and dtype == w_down.dtype == w_up_k.dtype == w_up_v.dtype
+        and device == w_down.device == w_up_k.device == w_up_v.device
+        and norm_weight is None
+        and k_pe is None
+    ):
+        return  # each call passes through here
     if dtype not in DTYPES:
         accepted = ", ".join(str(d) for d in DTYPES)
         raise TypeError(f"mla_kv: hidden is {dtype}; accepted are {accepted}: convert with .to()")
-    for name, weight in (("w_down", w_down), ("w_up_k", w_up_k), ("w_up_v", w_up_v)):
-        if weight.dtype != dtype:
+    for name, other in (
+        ("w_down", w_down), ("w_up_k", w_up_k), ("w_up_v", w_up_v),
+        ("norm_weight", norm_weight), ("k_pe", k_pe),
+    ):  # fmt: skip
+        if other is None:
+            continue
+        if other.dtype != dtype:
             raise TypeError(
-                f"mla_kv: {name} is {weight.dtype} and hidden {dtype}; all operands must have one "
+                f"mla_kv: {name} is {other.dtype} and hidden {dtype}; all operands must have one "
                 f"dtype: convert with .to()"
             )
-        if weight.device != device:
+        if other.device != device:
             raise ValueError(
-                f"mla_kv: {name} is on {weight.device} and hidden on {device}; move it with .to()"
+                f"mla_kv: {name} is on {other.device} and hidden on {device}; move it with .to()"
+            )
+
+
+def check_choices(layout: str, accuracy: str = "strict") -> None:
+    """Raises ValueError unless both are among `LAYOUTS` and `ACCURACIES`."""
+    if layout in LAYOUTS and accuracy in ACCURACIES:
+        return
+    for name, value, accepted in (
+        ("layout", layout, LAYOUTS), ("accuracy", accuracy, ACCURACIES)
+    ):  # fmt: skip
+        if value not in accepted:
+            raise ValueError(
+                f"mla_kv: {name} is {value!r}; accepted are {', '.join(map(repr, accepted))}"
             )
 
 

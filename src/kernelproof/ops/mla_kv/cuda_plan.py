@@ -1,0 +1,500 @@
+"""Which kernels run for a call of mla_kv on CUDA, and with which arguments."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import torch
+
+from kernelproof.ops.mla_kv.cuda_hopper import decode, prefill
+from kernelproof.ops.mla_kv.cuda_operands import (
+    C_TYPES,
+    NO_SIDE,
+    Operands,
+    Rows,
+    Side,
+    down_side,
+    packed_sizes,
+)
+from kernelproof.ops.mla_kv.cuda_steps import (
+    H200,
+    Device,
+    Launch,
+    Library,
+    Plan,
+    ceil_div,
+    latent_launch,
+    latent_rows,
+    tile_counts,
+)
+
+# BM, BN, BK, TM, TN of the tiled kernels: see `Tile` in kernel.cu.
+_SMALL_TILE = (16, 64, 32, 1, 4)
+_LARGE_TILE = (64, 64, 16, 4, 4)
+_TILE_THREADS = 256
+# Bytes of shared memory that every GPU from sm_80 on grants twice per multiprocessor.
+_FUSED_SHARED_LIMIT = 80 * 1024
+_STATIC_SHARED_LIMIT = 48 * 1024
+# Multiply-adds above which the larger tiles of several launches win over one fused launch.
+_FUSED_WORK = 1 << 26
+# A further launch costs about as much as this many steps of a tile's loop.
+_LAUNCH_STEPS = 3
+_REGISTER_TOKENS_PER_SM = 8
+# Quads of weights a thread can hold without spilling.
+_REGISTER_QUADS = 24
+_MAX_BLOCKS = 2**31 - 1
+
+
+# -- one launch, weights in registers --------------------------------------------------------------
+
+
+def register_threads(model: int, rank: int, columns: int, tokens: int) -> int | None:
+    """Block size for mla_kv_registers, or None where the weights do not fit into registers.
+
+    The one with the fewest idle load slots; where equal, the one closest to 384 threads.
+    """
+    best: tuple[int, int, int] | None = None
+    for threads in range(128, 513, 32):
+        down_groups, up_groups = threads // (rank // 4), threads // (columns // 2)
+        if down_groups == 0 or up_groups == 0:
+            continue
+        up_rows = 4 * ceil_div(ceil_div(rank, up_groups), 4)
+        quads = ceil_div(model, down_groups) + up_rows
+        partials = max(down_groups * (tokens * rank + 4), up_groups * tokens * 2 * columns)
+        if quads > _REGISTER_QUADS:
+            continue
+        if 4 * (4 * model + tokens * rank + partials) > _STATIC_SHARED_LIMIT:
+            continue
+        choice = (quads * threads, abs(threads - 384), threads)
+        best = choice if best is None else min(best, choice)
+    return None if best is None else best[2]
+
+
+def _registers(n: Operands, device: Device) -> Plan | None:
+    """mla_kv_registers for contiguous weights and tokens, or None where it does not fit."""
+    k, v = n.up
+    dense = all(
+        w.aligned and w.merged and (w.row, w.column) == (w.columns, 1) for w in (n.down, k, v)
+    )
+    one_token_stride = n.hidden.inner == n.tokens or n.tokens == 1
+    if n.dtype != torch.float32 or not n.plain() or not dense or k.columns != v.columns:
+        return None
+    if not one_token_stride or n.hidden.column != 1 or n.rank % 4 or k.columns % 4 or not n.rank:
+        return None
+    if not 0 < n.model <= 2048 or n.tokens > _REGISTER_TOKENS_PER_SM * device.multiprocessors:
+        return None
+    tokens = min(4, ceil_div(n.tokens, device.multiprocessors))
+    threads = register_threads(n.model, n.rank, k.columns, tokens)
+    if threads is None:
+        return None
+    name = f"mla_kv_registers<{n.model}, {n.rank}, {k.columns}, {tokens}, {threads}>"
+    args = ("hidden", "w_down", "w_up_k", "w_up_v", "out0", n.tokens, n.hidden.inner_stride)
+    launch = Launch("kernel.cu", name, args, ceil_div(n.tokens, tokens), threads)
+    return Plan("registers", (launch,), (), "all weights fit into the registers of one block")
+
+
+# -- one launch, latents in shared memory ----------------------------------------------------------
+
+
+def splits_of(blocks: int, depth: int, wanted: int, step: int, least: int) -> tuple[int, int]:
+    """Number of splits of a sum and their depth, so that ``blocks`` become about ``wanted`` blocks.
+
+    Each split keeps at least ``least`` steps of ``step`` terms, which hide the latency of loads; a
+    sum of less than four times that is not worth the launch that adds the parts.
+    """
+    splits = min(wanted // max(blocks, 1), depth // (least * step))
+    if depth < 4 * least * step or splits < 2:
+        return 1, max(depth, 1)
+    split_depth = ceil_div(ceil_div(depth, splits), step) * step
+    return ceil_div(depth, split_depth), split_depth
+
+
+def _fused(n: Operands, device: Device, asked: bool) -> Plan | None:
+    """mla_kv_fused, or None where it does not fit or, unless ``asked`` for, is slower."""
+    rows, width, depth, _, _ = _SMALL_TILE
+    item = 8 if n.dtype == torch.float64 else 4
+    staging = 2 * depth * ((rows + 4) + (width + 4)) * item
+    shared = staging + ceil_div(n.rank, depth) * depth * (rows + 4) * item
+    work = n.tokens * n.rank * (n.model + n.columns)
+    if shared > _FUSED_SHARED_LIMIT or (work > _FUSED_WORK and not asked):
+        return None
+    token_tiles = ceil_div(n.tokens, rows)
+    counts = tile_counts(n.tokens, n.sides(), _SMALL_TILE)
+    column_tiles = counts[1] + counts[2]
+    # Splitting the columns over more blocks repeats the down-projection, which costs no time
+    # while there are idle multiprocessors.
+    chunks = max(1, min(column_tiles, device.multiprocessors // token_tiles))
+    tiles = ceil_div(column_tiles, chunks)
+    down_steps, up_steps = ceil_div(n.model, depth), ceil_div(n.rank, depth)
+    steps = ceil_div(n.rank, width) * down_steps + tiles * up_steps
+    blocks = token_tiles * ceil_div(n.rank, width)
+    splits, split_depth = splits_of(blocks, n.model, device.multiprocessors, depth, 4)
+    extra_launches = 1 if splits == 1 else 2
+    others = split_depth // depth + up_steps + extra_launches * _LAUNCH_STEPS
+    if not asked and steps > others:
+        return None
+    grid = token_tiles * ceil_div(column_tiles, tiles)
+    name = f"mla_kv_fused<{C_TYPES[n.dtype]}, {', '.join(map(str, _SMALL_TILE))}>"
+    sizes = packed_sizes(n.hidden, n.model, n.model, n.sides(), counts, n.size, n.k_pe)
+    args = (
+        *_all_args(n), sizes, down_side(n).packed(), tiles, float(n.epsilon),
+    )  # fmt: skip
+    launch = Launch("kernel.cu", name, args, grid, _TILE_THREADS, shared)
+    return Plan("fused", (launch,), (), "a tile of latents stays in shared memory")
+
+
+def _all_args(n: Operands) -> tuple[str | None, ...]:
+    outs = ("out0", "out0" if n.layout == "stacked" else "out1")
+    norm = "norm_weight" if n.norm else None
+    return ("hidden", "w_down", "w_up_k", "w_up_v", norm, "k_pe" if n.rope else None, *outs)
+
+
+# -- a launch for each product ---------------------------------------------------------------------
+
+
+class Tile(NamedTuple):
+    """BM, BN, BK, STAGES, WM and WN of mla_kv_mma, and blocks that fit on a multiprocessor."""
+
+    tokens: int
+    columns: int
+    depth: int
+    stages: int
+    warp_tokens: int
+    warp_columns: int
+    resident: int = 1
+
+    @property
+    def threads(self) -> int:
+        return self.tokens // self.warp_tokens * (self.columns // self.warp_columns) * 32
+
+
+TILES_16 = (
+    Tile(128, 128, 64, 3, 64, 32, 2),
+    Tile(64, 128, 64, 3, 32, 32, 2),
+    Tile(32, 64, 64, 4, 16, 32, 3),
+    Tile(16, 64, 64, 4, 16, 16, 4),
+)
+TILES_32 = (
+    Tile(128, 128, 32, 3, 64, 32, 1),
+    Tile(128, 64, 32, 3, 32, 32, 2),
+    Tile(64, 64, 32, 3, 32, 16, 2),
+    Tile(32, 64, 32, 4, 16, 32, 3),
+    Tile(16, 64, 32, 4, 16, 16, 4),
+)
+
+
+BLOCK_TILES_16 = (
+    Tile(128, 128, 32, 3, 64, 32, 1),
+    Tile(64, 128, 32, 3, 32, 32, 2),
+    Tile(32, 64, 64, 3, 16, 32, 2),
+    Tile(16, 64, 64, 4, 16, 16, 3),
+)
+BLOCK_TILES_32 = (
+    Tile(64, 64, 32, 3, 32, 16, 2),
+    Tile(32, 64, 32, 3, 16, 32, 2),
+    Tile(16, 64, 32, 4, 16, 16, 3),
+)
+_BLOCK_SHARED_LIMIT = 200 * 1024
+
+
+# Tokens from which the largest tile is the fastest whatever the columns, and blocks for each
+# multiprocessor below which a smaller one is.
+_MANY_TOKENS, _ENOUGH_BLOCKS = 2048, 0.9
+
+
+# Terms below which the largest tile of float32, one a multiprocessor, ends before it is under way.
+_DEEP_ENOUGH = 256
+
+
+def choose_tile(
+    tiles: tuple[Tile, ...], tokens: int, columns: int, device: Device, depth: int = 0
+) -> Tile:
+    """The first tile of which there are enough to fill the device, else the smallest.
+
+    Args:
+        depth: terms of sums that may be split over blocks; 0 where they may not.
+    """
+    for tile in tiles:
+        blocks = ceil_div(tokens, tile.tokens) * ceil_div(columns, tile.columns)
+        blocks *= max(1, depth // (16 * tile.depth))
+        wasteful = 4 * columns < 3 * tile.columns and tile != tiles[-1]
+        if tokens <= tile.tokens // 2 or wasteful:
+            continue
+        if tokens >= _MANY_TOKENS or blocks >= _ENOUGH_BLOCKS * device.multiprocessors:
+            return tile
+    return tiles[-1]
+
+
+class _Product(NamedTuple):
+    """One product of a chain: its operands by name, and what `packed_sizes` takes."""
+
+    source: str
+    rows: Rows
+    weights: tuple[str, str]
+    outs: tuple[str, str]
+    sides: tuple[Side, Side]
+    depth: int
+    k_pe: Rows | None = None
+    early: bool = False
+
+
+def _mma_launch(
+    n: Operands, product: _Product, tile: Tile, splits: int, split_depth: int, out: torch.dtype
+) -> Launch:
+    """mla_kv_mma. Weights that lie in neither order are read element by element."""
+    weights = [n.down] if product.weights[0] == "w_down" else list(n.up)
+    k_major = all(w.along_depth for w in weights)
+    wide_w = all(w.wide(n.size) and w.along_depth == k_major for w in weights)
+    wide_x = product.rows.wide(n.size)
+    terms = 3 if n.dtype == torch.float32 and n.accuracy == "strict" else 1
+    flags = ", ".join(str(f).lower() for f in (k_major, wide_x, wide_w, product.early))
+    name = (
+        f"mla_kv_mma<{C_TYPES[n.dtype]}, {terms}, {', '.join(map(str, tile[:6]))}, {flags}, "
+        f"{C_TYPES[out]}>"
+    )
+    pad = 16 // n.size
+    w_elements = tile.columns * (tile.depth + pad) if k_major else tile.depth * (tile.columns + 8)
+    stage = (tile.tokens * (tile.depth + pad) + w_elements) * n.size
+    staged = tile.tokens * (tile.columns + 16 // out.itemsize) * out.itemsize
+    counts = tile_counts(product.rows.number, product.sides, tile)
+    sizes = packed_sizes(
+        product.rows, product.depth, split_depth, product.sides, counts, out.itemsize, product.k_pe
+    )
+    args = (
+        product.source, *product.weights, *product.outs,
+        "k_pe" if product.k_pe is not None else None, sizes,
+    )  # fmt: skip
+    grid = counts[0] * (counts[1] + counts[2]) * splits
+    return Launch("kernel_mma.cu", name, args, grid, tile.threads, max(tile.stages * stage, staged))
+
+
+def _plain_launch(
+    n: Operands, product: _Product, tile: tuple[int, ...], splits: int, split_depth: int,
+    types: str, out_size: int,
+) -> Launch:  # fmt: skip
+    """mla_kv_product."""
+    counts = tile_counts(product.rows.number, product.sides, tile)
+    sizes = packed_sizes(
+        product.rows, product.depth, split_depth, product.sides, counts, out_size, product.k_pe
+    )
+    args = (
+        product.source, *product.weights, *product.outs,
+        "k_pe" if product.k_pe is not None else None, sizes,
+    )  # fmt: skip
+    name = f"mla_kv_product<{types}, {', '.join(map(str, tile))}>"
+    grid = counts[0] * (counts[1] + counts[2]) * splits
+    return Launch("kernel.cu", name, args, grid, _TILE_THREADS)
+
+
+def _products(n: Operands) -> tuple[_Product, _Product]:
+    outs = ("out0", "out0" if n.layout == "stacked" else "out1")
+    down = _Product(
+        "hidden", n.hidden, ("w_down", "w_down"), ("latent", "latent"), (down_side(n), NO_SIDE),
+        n.model,
+    )  # fmt: skip
+    up = _Product(
+        "latent", latent_rows(n), ("w_up_k", "w_up_v"), outs, n.sides(), n.rank, n.k_pe,
+        early=True,
+    )  # fmt: skip
+    return down, up
+
+
+def mma(
+    n: Operands,
+    device: Device,
+    down_tile: Tile | None = None,
+    up_tile: Tile | None = None,
+    splits: int | None = None,
+) -> Plan | None:
+    """Two launches of mla_kv_mma, with mla_kv_latent between them for split sums or the norm.
+
+    Args:
+        down_tile, up_tile, splits: instead of those that are chosen.
+    """
+    if n.dtype == torch.float64 or not n.rank or device.capability < (8, 0):
+        return None
+    down, up = _products(n)
+    tiles: tuple[Tile, ...] = TILES_32 if n.dtype == torch.float32 else TILES_16
+    if not all(part.wide(n.size) for part in (n.hidden, n.down, *n.up)):
+        tiles = tuple(
+            t for t in tiles if t.tokens <= 64
+        )  # the values of a larger tile on their way do not fit into registers
+    tile = down_tile or choose_tile(tiles, n.tokens, n.rank, device, n.model)
+    blocks = ceil_div(n.tokens, tile.tokens) * ceil_div(n.rank, tile.columns)
+    if splits is None:
+        wanted = device.multiprocessors * min(tile.resident, 2)
+        splits, split_depth = splits_of(blocks, n.model, wanted, tile.depth, 4)
+    else:
+        split_depth = ceil_div(ceil_div(n.model, splits), tile.depth) * tile.depth
+        splits = ceil_div(n.model, split_depth)
+    count = n.tokens * n.rank
+    scratch = [("latent", count, n.dtype)]
+    launches: list[Launch | Library]
+    if splits > 1 or n.norm:
+        down = down._replace(outs=("partial", "partial"))
+        scratch.append(("partial", splits * count, torch.float32))
+        launches = [
+            _mma_launch(n, down, tile, splits, split_depth, torch.float32),
+            latent_launch(n, splits, n.dtype),
+        ]
+    else:
+        launches = [_mma_launch(n, down, tile, splits, split_depth, n.dtype)]
+    if n.dtype == torch.float32 and n.rank < _DEEP_ENOUGH:
+        tiles = tuple(t for t in tiles if t.tokens * t.columns < 128 * 128)
+    tile = up_tile or choose_tile(tiles, n.tokens, n.columns, device)
+    launches.append(_mma_launch(n, up, tile, 1, n.rank, n.dtype))
+    return Plan("mma", tuple(launches), tuple(scratch), "one tensor-core product after the other")
+
+
+def block_plan(n: Operands, device: Device, tile: Tile | None = None) -> Plan | None:
+    """mla_kv_block, or None where its latents do not fit into shared memory."""
+    if n.dtype == torch.float64 or not n.rank or device.capability < (8, 0):
+        return None
+    k_major = n.down.along_depth
+    wide = [
+        all(w.wide(n.size) and w.along_depth == k_major for w in weights)
+        for weights in ((n.down,), n.up)
+    ]
+    wide_x = n.hidden.wide(n.size)
+    if tile is None:
+        tiles = BLOCK_TILES_32 if n.dtype == torch.float32 else BLOCK_TILES_16
+        tile = choose_tile(tiles, n.tokens, 1, device)
+    pad = 16 // n.size
+    pitch = ceil_div(n.rank, tile.columns) * tile.columns + pad
+    w_elements = tile.columns * (tile.depth + pad) if k_major else tile.depth * (tile.columns + 8)
+    stage = tile.tokens * (tile.depth + pad) + w_elements
+    elements = tile.stages * stage + tile.tokens * (tile.columns + pad + pitch)
+    if elements * n.size > _BLOCK_SHARED_LIMIT:
+        return None
+    counts = tile_counts(n.tokens, n.sides(), tile)
+    column_tiles = counts[1] + counts[2]
+    chunks = max(1, min(column_tiles, device.multiprocessors * tile.resident // counts[0]))
+    per_chunk = ceil_div(column_tiles, chunks)
+    grid = counts[0] * ceil_div(column_tiles, per_chunk)
+    terms = 3 if n.dtype == torch.float32 and n.accuracy == "strict" else 1
+    flags = ", ".join(str(f).lower() for f in (k_major, wide_x, *wide))
+    name = f"mla_kv_block<{C_TYPES[n.dtype]}, {terms}, {', '.join(map(str, tile[:6]))}, {flags}>"
+    sizes = packed_sizes(n.hidden, n.model, n.model, n.sides(), counts, n.size, n.k_pe)
+    args = (
+        *_all_args(n), sizes, down_side(n).packed(), per_chunk, pitch, float(n.epsilon),
+    )  # fmt: skip
+    launch = Launch("kernel_mma.cu", name, args, grid, tile.threads, elements * n.size)
+    return Plan("block", (launch,), (), "both products in one launch, latents in shared memory")
+
+
+def _product(n: Operands, device: Device) -> Plan:
+    """Two launches of mla_kv_product, with mla_kv_latent between them."""
+    value, total = C_TYPES[n.dtype], "double" if n.dtype == torch.float64 else "float"
+    sum_type = torch.float64 if n.dtype == torch.float64 else torch.float32
+    down, up = _products(n)
+
+    def tile_of(columns: int) -> tuple[int, ...]:
+        large = ceil_div(n.tokens, _LARGE_TILE[0]) * ceil_div(columns, _LARGE_TILE[1])
+        return _LARGE_TILE if large >= device.multiprocessors else _SMALL_TILE
+
+    launches: list[Launch | Library] = []
+    count = n.tokens * n.rank
+    scratch = [("latent", count, sum_type)]
+    if n.rank:
+        tile, splits, split_depth = tile_of(n.rank), 1, max(n.model, 1)
+        if tile == _SMALL_TILE:
+            blocks = ceil_div(n.tokens, tile[0]) * ceil_div(n.rank, tile[1])
+            splits, split_depth = splits_of(blocks, n.model, device.multiprocessors, tile[2], 4)
+        if splits > 1 or n.norm:
+            down = down._replace(outs=("partial", "partial"))
+            scratch.append(("partial", splits * count, sum_type))
+        types = f"{value}, {value}, {total}"
+        size = sum_type.itemsize
+        launches.append(_plain_launch(n, down, tile, splits, split_depth, types, size))
+        if splits > 1 or n.norm:
+            launches.append(latent_launch(n, splits, sum_type))
+    tile = tile_of(n.columns)
+    types = f"{total}, {value}, {value}"
+    launches.append(_plain_launch(n, up, tile, 1, max(n.rank, 1), types, n.size))
+    return Plan("product", tuple(launches), tuple(scratch), "one tiled product after the other")
+
+
+def library(n: Operands) -> Plan | None:
+    """The matrix library for all products, or None where its results do not lie as ours."""
+    if n.dtype not in (torch.float16, torch.bfloat16) or n.rope or not n.rank:
+        return None
+    if not all(w.merged and w.columns for w in n.up):
+        return None
+    count = n.tokens * n.rank
+    down = Library("hidden", "w_down", "partial" if n.norm else "latent")
+    steps: list[Launch | Library] = [down]
+    scratch = [("latent", count, n.dtype)]
+    if n.norm:
+        scratch.append(("partial", count, n.dtype))
+        steps.append(latent_launch(n, 1, n.dtype, n.dtype))
+    for part, weight in enumerate(("w_up_k", "w_up_v")):
+        if n.layout == "stacked":
+            steps.append(Library("latent", weight, "out0", part))
+        else:
+            steps.append(Library("latent", weight, f"out{part}"))
+    return Plan("library", tuple(steps), tuple(scratch), "no kernel of our own is faster here")
+
+
+DESIGNS = ("registers", "fused", "block", "decode", "wgmma", "library", "mma", "product")
+
+
+# Multiply-adds, weights and tokens below which mla_kv_mma beats the matrix library on an H200: its
+# launches follow one another with less of a gap.
+_MMA_WORK, _MMA_WEIGHTS, _MMA_TOKENS = 400_000_000, 8_000_000, 1024
+
+
+def _candidates(n: Operands) -> tuple[str, ...]:
+    """Designs by preference, of which the first that fits is taken (measured on an H200)."""
+    if n.dtype in (torch.float16, torch.bfloat16):
+        weights = n.rank * (n.model + n.columns)
+        small = weights < _MMA_WEIGHTS and n.tokens * weights < _MMA_WORK
+        if small and n.tokens < _MMA_TOKENS:
+            return ("decode", "mma", "product")
+        return ("decode", "wgmma", "library", "mma", "product")
+    return ("registers", "fused", "mma", "product")
+
+
+@functools.lru_cache(maxsize=1024)
+def plan(n: Operands, device: Device = H200, design: str | None = None) -> Plan:
+    """The launches for one call with at least one token and one column.
+
+    A cooperative launch needs a `cuda_barrier.slot`; where there is none, pick another design.
+
+    Args:
+        design: one of `DESIGNS` instead of the best one that fits.
+
+    Raises:
+        ValueError: the design asked for does not fit, or the problem needs too many blocks.
+    """
+    chosen: Plan | None = None
+    for name in _candidates(n) if design is None else (design,):
+        if name == "registers":
+            chosen = _registers(n, device)
+        elif name == "block":
+            chosen = block_plan(n, device)
+        elif name == "decode":
+            chosen = decode(n, device)
+        elif name == "wgmma":
+            chosen = prefill(n, device, design is not None)
+        elif name == "fused":
+            chosen = _fused(n, device, design is not None)
+        elif name == "library":
+            chosen = library(n)
+        elif name == "mma":
+            chosen = mma(n, device)
+        elif name == "product":
+            chosen = _product(n, device)
+        if chosen is not None:
+            break
+    if chosen is None:
+        raise ValueError(
+            f"mla_kv: the design {design!r} does not fit {n}; there are {', '.join(DESIGNS)}, and "
+            "None takes the best one that fits"
+        )
+    if any(step.grid > _MAX_BLOCKS for step in chosen.launches if isinstance(step, Launch)):
+        raise ValueError(
+            f"mla_kv: {n.tokens} tokens with {n.columns} columns need more than {_MAX_BLOCKS} "
+            "blocks; split the tokens over several calls"
+        )
+    return chosen

@@ -1,0 +1,260 @@
+// A product of many tokens on Hopper: 16-bit, wgmma, tensor maps.
+//
+// A block takes tiles of 128 tokens x 256 columns in turn, of both weights. One warpgroup loads and
+// two multiply, 64 tokens each. The second of these starts SKEW steps after the first, and so they
+// stay: while one writes its results out, the other has the tensor cores to itself.
+
+#include "common.cuh"
+#include "hopper.cuh"
+
+constexpr int kTokens = 128, kColumns = 256, kDepth = 64;
+constexpr int kTokenBytes = kTokens * kDepth * 2, kWeightBytes = kColumns * kDepth * 2;
+constexpr int kStageBytes = kTokenBytes + kWeightBytes;
+// Per warp: 16 tokens x 128 columns on their way out.
+constexpr int kStagedBytes = 16 * 128 * 2;
+
+__device__ __forceinline__ unsigned packed(float a, float b, __half) {
+  const __half2 v = __floats2half2_rn(a, b);
+  return *reinterpret_cast<const unsigned*>(&v);
+}
+
+__device__ __forceinline__ unsigned packed(float a, float b, __nv_bfloat16) {
+  const __nv_bfloat162 v = __floats2bfloat162_rn(a, b);
+  return *reinterpret_cast<const unsigned*>(&v);
+}
+
+// x_map: (depth, token). w_map: (column of a head, head, depth), or K_MAJOR: (depth, column of a
+// head, head), where `fold` columns make a head. All maps have boxes of 64 x 64 elements, that of
+// tokens 64 x 128, with the 128-byte swizzle.
+// CLUSTER: 2 has pairs of blocks take neighbouring tiles of tokens, and each load half of the
+// weights for both.
+// EARLY: the previous kernel in the stream does not write the weights, so they are read at once.
+// NORM: what is done of an RMS norm between two products. kNormFirst: results are multiplied by
+// norm_weight, and `squares` [column tile][token] gets the sum of squares of what they were before.
+// kNormSecond: the results of a token are divided by the root of epsilon plus the mean of its
+// `square_tiles` sums in `squares`, over `rank` values.
+constexpr int kNormFirst = 1, kNormSecond = 2;
+
+template <typename T, int STAGES, int SKEW, int CLUSTER, bool K_MAJOR, bool EARLY, int NORM>
+__global__ void __launch_bounds__(384, 1)
+    mla_kv_wgmma(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w0_map,
+                 const __grid_constant__ TensorMap w1_map, T* out0, T* out1, const T* k_pe,
+                 const __grid_constant__ Sizes a, int fold0, int fold1, const T* norm_weight,
+                 float* squares, int square_tiles, int rank_of_norm, float epsilon) {
+  extern __shared__ unsigned char memory[];
+  __shared__ __align__(8) unsigned long long barriers[2 * STAGES];
+  const unsigned base = (shared_offset(memory) + 1023) & ~1023u;
+  const unsigned full = shared_offset(barriers), empty = full + 8 * STAGES;
+  const unsigned rank = CLUSTER > 1 ? cluster_rank() : 0;
+  const int group = threadIdx.x / 128;
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < STAGES; ++s) {
+      barrier_init(full + 8 * s, 1);
+      barrier_init(empty + 8 * s, 2 * CLUSTER);
+    }
+    barrier_init_done();
+  }
+  __syncthreads();
+  if (CLUSTER > 1) cluster_sync();
+  // A tile here is that of a cluster.
+  const int rows = (a.token_tiles + CLUSTER - 1) / CLUSTER;
+  const int tiles = rows * (a.tiles0 + a.tiles1);
+  const int tile0 = blockIdx.x / CLUSTER, tile_step = gridDim.x / CLUSTER;
+  const int steps = static_cast<int>((a.depth + kDepth - 1) / kDepth);
+
+  if (group == 0) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
+    if (threadIdx.x == 0) {
+      prefetch_map(&x_map);
+      prefetch_map(&w0_map);
+      prefetch_map(&w1_map);
+      constexpr int boxes = kColumns / 64 / CLUSTER;
+      const TensorMap* map = nullptr;
+      int d[boxes], head[boxes];
+      auto take_tile = [&](int tile) {
+        const int c = tile / rows;
+        const bool second = c >= a.tiles0;
+        const int fold = second ? fold1 : fold0;
+        map = second ? &w1_map : &w0_map;
+#pragma unroll
+        for (int i = 0; i < boxes; ++i) {
+          const int n = (second ? c - a.tiles0 : c) * kColumns + 64 * (rank * boxes + i);
+          head[i] = n / fold;
+          d[i] = n - head[i] * fold;
+        }
+      };
+      auto load_weights = [&](int step, int stage) {
+        const unsigned to = base + stage * kStageBytes + kTokenBytes + rank * (boxes * 8192);
+        const unsigned barrier = full + 8 * stage;
+#pragma unroll
+        for (int i = 0; i < boxes; ++i) {
+          const int x = K_MAJOR ? step * kDepth : d[i], y = K_MAJOR ? d[i] : head[i];
+          const int z = K_MAJOR ? head[i] : step * kDepth;
+          if constexpr (CLUSTER > 1)
+            load_box_to(to + i * 8192, map, x, y, z, barrier, (1 << CLUSTER) - 1);
+          else
+            load_box(to + i * 8192, map, x, y, z, barrier);
+        }
+      };
+      if (!EARLY) wait_for_previous_kernel();
+      const int early = min(STAGES, steps);
+      if (tile0 < tiles) {
+        take_tile(tile0);
+        for (int s = 0; s < early; ++s) {
+          barrier_expect(full + 8 * s, kStageBytes);
+          load_weights(s, s);
+        }
+      }
+      if (EARLY) wait_for_previous_kernel();
+      let_next_kernel_start();
+      int stage = 0, parity = 1, it = 0;
+      for (int tile = tile0; tile < tiles; tile += tile_step) {
+        const int token = (tile % rows * CLUSTER + static_cast<int>(rank)) * kTokens;
+        if (it > 0) take_tile(tile);
+        for (int step = 0; step < steps; ++step, ++it) {
+          if (it >= early) {
+            barrier_wait(empty + 8 * stage, parity);
+            barrier_expect(full + 8 * stage, kStageBytes);
+            load_weights(step, stage);
+          }
+          load_box(base + stage * kStageBytes, &x_map, step * kDepth, token, full + 8 * stage);
+          if (++stage == STAGES) stage = 0, parity ^= 1;
+        }
+      }
+    } else if (threadIdx.x >= 32 && a.rope != 0) {
+      wait_for_previous_kernel();
+      for (int tile = tile0; tile < tiles; tile += tile_step) {
+        const int c = tile / rows;
+        const int64 first =
+            static_cast<int64>(tile % rows * CLUSTER + static_cast<int>(rank)) * kTokens;
+        const int count = static_cast<int>(min(static_cast<int64>(kTokens), a.tokens - first));
+        if (c < a.tiles0)
+          append_rope(a, k_pe, out0, first, count, c * kColumns, kColumns, threadIdx.x - 32, 96);
+      }
+    }
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
+    wait_for_previous_kernel();
+    const int consumer = group - 1, lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
+    const unsigned staged = base + STAGES * kStageBytes + (consumer * 4 + warp) * kStagedBytes;
+    if (consumer == 1 && SKEW > 0 && tile0 < tiles) asm volatile("bar.sync 1, 256;" ::: "memory");
+    const int skew = min(SKEW, steps);
+    auto release = [&](int stage) {
+      const int thread = threadIdx.x % 128;
+      if (CLUSTER > 1) {
+        if (thread < CLUSTER) barrier_arrive_at(empty + 8 * stage, thread);
+      } else if (thread == 0) {
+        barrier_arrive(empty + 8 * stage);
+      }
+    };
+    int stage = 0, parity = 0, last = 0, it = 0;
+    float d[kColumns / 2];
+    for (int tile = tile0; tile < tiles; tile += tile_step) {
+      const int c = tile / rows;
+      const bool second = c >= a.tiles0;
+      const Side& side = a.side[second];
+      const int n0 = (second ? c - a.tiles0 : c) * kColumns;
+      const int64 first =
+          static_cast<int64>(tile % rows * CLUSTER + static_cast<int>(rank)) * kTokens +
+          consumer * 64 + warp * 16;
+      const int count = static_cast<int>(max(min(static_cast<int64>(16), a.tokens - first), 0ll));
+      float square[2][2] = {};  // loaded now, so that they are there after the product
+      if constexpr (NORM == kNormSecond) {
+#pragma unroll
+        for (int j = 0; j < 2; ++j)
+#pragma unroll
+          for (int i = 0; i < 2; ++i)
+            if (lane / 4 + 8 * j < count && i < square_tiles)
+              asm volatile("ld.global.f32 %0, [%1];"
+                           : "=f"(square[j][i])
+                           : "l"(squares + i * a.tokens + first + lane / 4 + 8 * j));
+      }
+      for (int step = 0; step < steps; ++step) {
+        barrier_wait(full + 8 * stage, parity);
+        const unsigned x = base + stage * kStageBytes + consumer * (64 * 128);
+        const unsigned w = base + stage * kStageBytes + kTokenBytes;
+        product_fence();
+#pragma unroll
+        for (int k = 0; k < kDepth / 16; ++k) {
+          const unsigned long long b =
+              K_MAJOR ? matrix_at(w + 32 * k, 16) : matrix_at(w + 2048 * k, 8192);
+          product_async<K_MAJOR ? 0 : 1>(d, matrix_at(x + 32 * k, 16), b, step + k > 0, T());
+        }
+        product_commit();
+        if (step > 0) {
+          product_wait<1>();
+          release(last);
+        }
+        if (SKEW > 0 && consumer == 0 && ++it == skew) asm volatile("bar.arrive 1, 256;" ::: "memory");
+        last = stage;
+        if (++stage == STAGES) stage = 0, parity ^= 1;
+      }
+      product_wait<0>();
+      product_ready(d);
+      release(last);
+
+      // This lane has columns 8 i + 2 (lane % 4) and the next one of rows lane / 4 and 8 more.
+      if constexpr (NORM == kNormFirst) {
+        float square[2] = {0.0f, 0.0f};
+#pragma unroll
+        for (int i = 0; i < kColumns / 8; ++i)
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+            const int n = n0 + 8 * i + lane % 4 * 2 + j % 2;
+            square[j / 2] += d[4 * i + j] * d[4 * i + j];
+            d[4 * i + j] *= n < side.columns ? widen(norm_weight[n]) : 0.0f;
+          }
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          square[j] += __shfl_xor_sync(~0u, square[j], 1);
+          square[j] += __shfl_xor_sync(~0u, square[j], 2);
+          const int row = lane / 4 + 8 * j;
+          if (lane % 4 == 0 && row < count) squares[n0 / kColumns * a.tokens + first + row] = square[j];
+        }
+      }
+      if constexpr (NORM == kNormSecond) {
+        float scale[2];
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          const int row = lane / 4 + 8 * j;
+          float sum = square[j][0] + square[j][1];
+          for (int i = 2; i < square_tiles; ++i)
+            if (row < count) sum += squares[i * a.tokens + first + row];
+          scale[j] = 1.0f / sqrtf(sum / rank_of_norm + epsilon);
+        }
+#pragma unroll
+        for (int i = 0; i < kColumns / 2; ++i) d[i] *= scale[i / 2 % 2];
+      }
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        __syncwarp();
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+          const float* v = d + h * 64 + j * 8;
+          const int row = lane % 16, piece = 2 * j + lane / 16;
+          store_matrices(staged + row * 256 + ((piece ^ (row & 7)) << 4), packed(v[0], v[1], T()),
+                         packed(v[2], v[3], T()), packed(v[4], v[5], T()), packed(v[6], v[7], T()));
+        }
+        __syncwarp();
+        const int piece = lane % 16, n = n0 + 128 * h + 8 * piece;
+        if (n < side.columns) {
+          T* to = (second ? out1 : out0) + out_column(side, n) + first * side.out_token;
+#pragma unroll
+          for (int i = 0; i < 8; ++i) {
+            const int row = 2 * i + lane / 16;
+            uint4 v;
+            asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                         : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                         : "r"(staged + row * 256 + ((piece ^ (row & 7)) << 4))
+                         : "memory");
+            if (row < count) *reinterpret_cast<uint4*>(to + row * side.out_token) = v;
+          }
+        }
+      }
+    }
+  }
+  if (CLUSTER > 1) {  // nobody leaves while the other may still write here
+    __syncwarp();
+    cluster_sync();
+  }
+}
