@@ -63,6 +63,7 @@ def test_code_for_a_gpu_is_unsupported_without_one(run_cli) -> None:
         (["check", "no_such_problem", HONEST], "no problem 'no_such_problem': neither a file nor"),
         (["check", "rms_norm", "no_such_candidate.py"], "no candidate 'no_such_candidate.py'"),
         (["check", "rms_norm", HONEST, "--case", "nothing"], "has no case ['nothing']; it has"),
+        (["bench", "rms_norm", HONEST, "--case", "nothing"], "has no case ['nothing']; it has"),
         (["check", "rms_norm", HONEST, "--device", "tpu"], "no device 'tpu'; there are cpu, cuda"),
         (["check", "rms_norm", HONEST, "--size", "a"], "is not NAME=VALUE"),
         (["check", "rms_norm", HONEST, "--quick", "--thorough"], "exclude each other"),

@@ -73,13 +73,26 @@ def shape(text: str) -> list[str]:
         p
         for d in generate.documents()
         for p in generate.PART.findall(d.read_text())
-        if p[0] == "output"
+        if p[0] == "output" and p[1] != "agents_session"
     ],
     ids=lambda p: p[1],
 )
 def test_printed_output_is_what_prints(part: tuple[str, str, str]) -> None:
     _, command, printed = part
     assert shape(generate.output(command)) == shape(printed), "run `python docs/generate.py`"
+
+
+def test_the_session_of_the_agents_page_is_what_is_played() -> None:
+    """Statuses and calls left: what is said of secret seeds and of times is never the same."""
+
+    def outcomes(text: str) -> list[str]:
+        found = r"^(?:compile|check|bench|submit) \d+: \w+|\d of \d calls left$|^\$ .*"
+        return re.findall(found, text, re.MULTILINE)
+
+    page = (ROOT / "docs" / "agents.md").read_text()
+    played = outcomes(generate.output("agents_session"))
+    assert len(played) > 20
+    assert played == outcomes(page), "run `python docs/generate.py`"
 
 
 @pytest.mark.parametrize("path", generate.documents(), ids=lambda p: p.name)

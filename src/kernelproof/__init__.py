@@ -14,20 +14,35 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kernelproof import build, cuda, ops, report, store
+    from kernelproof import build, cuda, ops, report, session, store
     from kernelproof.pipeline import Options, judge
+    from kernelproof.proving import prove, verify
     from kernelproof.types import Record
 
 __version__ = "0.1.0"
 
-__all__ = ["Options", "Record", "build", "cuda", "judge", "ops", "report", "store"]
+__all__ = [
+    "Options",
+    "Record",
+    "build",
+    "cuda",
+    "judge",
+    "ops",
+    "prove",
+    "report",
+    "session",
+    "store",
+    "verify",
+]
 
 # Name -> the module that has it; a module that is a name itself stands for "".
 _HOMES = {
     "Options": "pipeline",
     "Record": "types",
     "judge": "pipeline",
-    **dict.fromkeys(("build", "cuda", "ops", "report", "store"), ""),
+    "prove": "proving",
+    "verify": "proving",
+    **dict.fromkeys(("build", "cuda", "ops", "report", "session", "store"), ""),
 }
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from pathlib import Path
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
 
 from kernelproof.errors import CandidateNotFound
 from kernelproof.types import Candidate
@@ -43,19 +44,29 @@ def load(where: str | Path) -> Candidate:
     else:
         entry, name, sources = path, path.stem, _file_sources(path)
         folder = path.parent
-    digest = hashlib.sha256()
-    for source in sources:
-        data = source.read_bytes()
-        digest.update(f"{source.relative_to(folder)}\0{len(data)}\0".encode())
-        digest.update(data)
+    contents = {str(source.relative_to(folder)): source.read_bytes() for source in sources}
     return Candidate(
         name=name,
         path=str(entry),
         folder=str(folder),
         language=_language(entry, sources),
-        digest=digest.hexdigest()[:32],
+        digest=digest_of(contents),
         sources=tuple(str(source.relative_to(folder)) for source in sources),
     )
+
+
+def digest_of(files: Mapping[str, bytes]) -> str:
+    """The content hash of a candidate with these ``files`` (relative name -> bytes)."""
+    digest = hashlib.sha256()
+    for name in sorted(files, key=lambda n: PurePosixPath(n).parts):
+        digest.update(f"{name}\0{len(files[name])}\0".encode())
+        digest.update(files[name])
+    return digest.hexdigest()[:32]
+
+
+def is_source(name: str) -> bool:
+    """Whether a file of this name in a candidate's folder is one of its sources."""
+    return Path(name).suffix in _SOURCE_SUFFIXES
 
 
 def find(problem_path: str, where: str | Path) -> Path:

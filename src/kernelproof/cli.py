@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from kernelproof import __version__, commands, openmp, timeline
+from kernelproof import (
+    __version__,
+    commands,
+    mcp_command,
+    openmp,
+    proof_commands,
+    session_commands,
+    store_commands,
+    timeline,
+)
 from kernelproof.arguments import (
     BaselineOpt,
     BytesOpt,
@@ -38,13 +47,13 @@ from kernelproof.arguments import (
     TimeoutOpt,
     VsOpt,
 )
-from kernelproof.commands import print_json, sizes_of
+from kernelproof.commands import level_of, print_json, sizes_of
 from kernelproof.errors import KernelproofError, UsageError
 from kernelproof.progress import Shown
 
 if TYPE_CHECKING:
     from kernelproof.pipeline import Options
-    from kernelproof.types import Level, Record
+    from kernelproof.types import Record
 
 app = typer.Typer(
     name="kernelproof",
@@ -82,7 +91,7 @@ def check(
     each is checked, and none loses its status by another's crash or hang."""
     options = _options(
         device=device, seeds=seeds, seed=seed, cases=tuple(case or ()), max_bytes=max_bytes,
-        level=_level(quick, thorough), large=large,
+        level=level_of(quick, thorough), large=large,
         call_timeout=timeout, sizes=sizes_of(size), shrink_to=shrink,
     )  # fmt: skip
     from kernelproof import batch
@@ -124,7 +133,7 @@ def bench(
     """Check a candidate, then time it beside its baselines on the first chosen case."""
     options = _options(
         device=device, seeds=seeds, seed=seed, cases=tuple(case or ()), max_bytes=max_bytes,
-        level=_level(quick, thorough),
+        level=level_of(quick, thorough),
         baselines=None if baseline is None else tuple(baseline), rounds=rounds, seconds=seconds,
         call_timeout=timeout, sizes=sizes_of(size), shrink_to=shrink, vs=tuple(vs or ()),
         store=store,
@@ -209,9 +218,13 @@ def report(
 for _name, _command in (
     ("floors", commands.floors), ("inspect", commands.inspect), ("lint", commands.lint),
     ("race", commands.race), ("doctor", commands.doctor), ("new-op", commands.new_op),
-    ("new-problem", commands.new_problem),
+    ("new-problem", commands.new_problem), ("prove", proof_commands.prove),
+    ("verify", proof_commands.verify), ("mcp", mcp_command.mcp), ("board", store_commands.board),
+    ("compare", store_commands.compare), ("export", store_commands.export),
+    ("import", store_commands.import_),
 ):  # fmt: skip
     app.command(_name)(_command)
+app.add_typer(session_commands.app)
 
 
 @app.callback(invoke_without_command=True)
@@ -246,12 +259,6 @@ def _options(**fields: Any) -> Options:
     from kernelproof.pipeline import Options
 
     return Options(**fields)
-
-
-def _level(quick: bool, thorough: bool) -> Level:
-    if quick and thorough:
-        raise UsageError("--quick and --thorough exclude each other")
-    return "quick" if quick else "thorough" if thorough else "default"
 
 
 def _judge(problem: str, candidate: str, timed: bool, options: Options) -> Record:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -32,6 +32,9 @@ from kernelproof.arguments import (
 )
 from kernelproof.errors import UsageError
 from kernelproof.progress import Shown
+
+if TYPE_CHECKING:
+    from kernelproof.types import Level
 
 
 def floors(
@@ -142,6 +145,12 @@ def new_problem(name: Annotated[str, typer.Argument(help="Name of the problem.")
     from kernelproof.scaffold import new_problem as create
 
     print(create(name))
+
+
+def level_of(quick: bool, thorough: bool) -> Level:
+    if quick and thorough:
+        raise UsageError("--quick and --thorough exclude each other")
+    return "quick" if quick else "thorough" if thorough else "default"
 
 
 def sizes_of(given: Sequence[str] | None) -> tuple[tuple[str, int], ...]:

@@ -1,9 +1,11 @@
-"""Where kernelproof keeps its files."""
+"""Where kernelproof keeps its files: the environment variables that it reads are read here."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+
+STORE_VARIABLE = "KERNELPROOF_STORE"
 
 
 def home() -> Path:
@@ -17,3 +19,9 @@ def home() -> Path:
         path = (Path(base) if base else Path.home() / ".cache") / "kernelproof"
     path.mkdir(parents=True, exist_ok=True)
     return path
+
+
+def store_url() -> str | None:
+    """The database of records and sessions that ``$KERNELPROOF_STORE`` names (any SQLAlchemy URL,
+    such as ``postgresql://host/name``); None where it names none."""
+    return os.environ.get(STORE_VARIABLE) or None

@@ -77,11 +77,14 @@ def told(where: str, wish: Wish, as_json: bool) -> str:
     return json.dumps({"status": "pass", **json.loads(found.model_dump_json())}, indent=1)
 
 
-def inspect(where: str, wish: Wish | None = None, timing: Timing | None = None) -> Inspection:
+def inspect(
+    where: str, wish: Wish | None = None, timing: Timing | None = None, run: bool = True
+) -> Inspection:
     """Inspect a candidate, a shipped operator's kernel ("mla_kv/cuda") or a file.
 
     Args:
         timing: of it, instead of that in the wish's record.
+        run: also time its kernels, where there is a GPU.
 
     Raises:
         UsageError: no such candidate, problem, case or GPU, or a broken cubin.
@@ -117,7 +120,7 @@ def inspect(where: str, wish: Wish | None = None, timing: Timing | None = None) 
     kernels, notes = _captured(found, case, device, payload, hides)
     static = _result(kernels, device, timing, case.name if case else "", notes)
     # A GPU that was asked for is not the one of this machine.
-    if wish.gpu is not None and not (wish.sanitize or wish.ncu):
+    if not run or (wish.gpu is not None and not (wish.sanitize or wish.ncu)):
         return static
     return watching.on_device(static, device, found, payload, hides, wish.sanitize, wish.ncu)
 

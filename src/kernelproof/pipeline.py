@@ -122,7 +122,7 @@ def judge(
 
         # Before anything of it runs: a candidate may change its own files.
         remarks = tuple(f"source: {note}" for note in screen.notes(found))
-        with CandidateProcess(found, job.device, options, _hidden(job.reference, found)) as subject:
+        with CandidateProcess(found, job.device, options, hidden(job.reference, found)) as subject:
             ahead.cuda(subject.worker)
             return _judged(job, subject, ahead, remarks, progress)
 
@@ -149,7 +149,7 @@ def _job(problem: str | Path, found: Candidate, options: Options, timed: bool) -
     if options.case_sizes:
         case = _timed_case(reference, options)
         reference = reference.with_case(case, dict(options.case_sizes))
-    device = _device(options.device, found)
+    device = device_for(options.device, found)
     master = secrets.randbits(48) if options.seed is None else options.seed
     factor = 2 if options.level == "thorough" else 1
     seeds = _seeds(master, 1 if options.level == "quick" else factor * options.seeds)
@@ -241,7 +241,7 @@ def _ahead(options: Options, candidate: Candidate, timed: bool) -> Ahead:
     return ahead
 
 
-def _hidden(reference: problems.Reference, candidate: Candidate) -> tuple[str, ...]:
+def hidden(reference: problems.Reference, candidate: Candidate) -> tuple[str, ...]:
     """What the candidate may not read: the problem. A shipped operator's own kernels are parts of
     one package with it, which they import."""
     package = Path(__file__).parent.resolve()
@@ -264,7 +264,9 @@ def _portable(value: _Value, *fields: str) -> _Value:
 
 
 @span("find the device")
-def _device(asked: str | None, candidate: Candidate) -> str:
+def device_for(asked: str | None, candidate: Candidate) -> str:
+    """Where a candidate runs: the device that is asked for, or the one that fits its language and
+    this machine. Raises UsageError for one that is not here."""
     import torch
 
     if asked is None:
@@ -379,7 +381,7 @@ def _race(reference: problems.Reference, device: str, seed: int, options: Option
 
     case = _timed_case(reference, options)
     others = [
-        dataclasses.replace(rival, hides=_hidden(reference, rival.candidate))
+        dataclasses.replace(rival, hides=hidden(reference, rival.candidate))
         for rival in rivals.find(options.vs, reference, case, device, options.store)
     ]
     beside = baselines.chosen(reference, case, device, options.baselines)
@@ -387,5 +389,10 @@ def _race(reference: problems.Reference, device: str, seed: int, options: Option
 
 
 def _timed_case(reference: problems.Reference, options: Options) -> Case:
-    chosen = options.cases or (reference.problem.cases[0].name,)
-    return next(case for case in reference.problem.cases if case.name == chosen[0])
+    cases = {case.name: case for case in reference.problem.cases}
+    name = options.cases[0] if options.cases else next(iter(cases))
+    if name not in cases:
+        raise UsageError(
+            f"{reference.problem.name} has no case ['{name}']; it has {', '.join(cases)}"
+        )
+    return cases[name]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 # Languages whose launches can be interpreted without a GPU.
-_EMULATED = ("cuda-nvrtc", "cuda-inline", "cuda-stable", "triton")
+EMULATED = ("cuda-nvrtc", "cuda-inline", "cuda-stable", "triton")
 # The clocks that a contestant can have; those of single calls on a GPU have inputs of their own.
 CLOCKS: tuple[Clock, ...] = ("host", "device", "cold", "single", "warm")
 _PART = {"cold": 1, "single": 2}
@@ -62,7 +62,7 @@ class CandidateProcess:
         self.options = options
         self.hides = hides
         # Kernels for a GPU that is not there: their launches are interpreted on the CPU.
-        self.emulated = device == "cpu" and candidate.language in _EMULATED
+        self.emulated = device == "cpu" and candidate.language in EMULATED
         limits = confine(candidate, hides, device != "cpu", options.memory)
         if limits.gpu:
             limits = dataclasses.replace(limits, without=without_for_cuda())

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, WithJsonSchema
 
 Status = Literal["pass", "wrong", "cheat", "compile_error", "crash", "timeout", "unsupported"]
 Outcome = Literal["pass", "fail", "note", "skip"]
@@ -35,7 +35,12 @@ def _dump_real(value: float) -> float | str:
 
 
 # JSON has no NaN and no infinity; both do occur in error figures, and they must survive a record.
-Real = Annotated[float, BeforeValidator(_parse_real), PlainSerializer(_dump_real, when_used="json")]
+Real = Annotated[
+    float,
+    BeforeValidator(_parse_real),
+    PlainSerializer(_dump_real, when_used="json"),
+    WithJsonSchema({"anyOf": [{"type": "number"}, {"enum": ["nan", "inf", "-inf"]}]}),
+]
 
 
 class Frozen(BaseModel):

@@ -27,6 +27,7 @@ from kernelproof.errors import (
     KernelproofError,
     UnsupportedError,
 )
+from kernelproof.home import STORE_VARIABLE
 from kernelproof.timeline import span
 from kernelproof.worker import packing, wire
 from kernelproof.worker.limits import Confinement
@@ -56,7 +57,7 @@ class _Server:
             [sys.executable, "-c", _BOOT, str(theirs.fileno()), json.dumps(sys.path)],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
-            env=openmp.users_environment(),
+            env=_environment(),
             # An interrupt at the terminal is for the parent, whose end is the server's.
             start_new_session=True,
         )
@@ -100,6 +101,11 @@ class _Server:
             self.process.wait(10.0)
         except subprocess.TimeoutExpired:
             self.process.kill()
+
+
+def _environment() -> dict[str, str]:
+    """As the user's, without the way to the records: the URL may have a password."""
+    return {k: v for k, v in openmp.users_environment().items() if k != STORE_VARIABLE}
 
 
 _server: _Server | None = None

@@ -1,0 +1,275 @@
+"""`kernelproof session ...`: an attempt series at the command line."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kernelproof.arguments import (
+    BaselineOpt,
+    BytesOpt,
+    CandidateArg,
+    CaseOpt,
+    DeviceOpt,
+    JsonOpt,
+    PlaceOpt,
+    ProblemArg,
+    RoundsOpt,
+    SecondsOpt,
+    SeedsOpt,
+    ShrinkOpt,
+    SizeOpt,
+    StoreOpt,
+    TimeoutOpt,
+)
+from kernelproof.commands import print_json, sizes_of
+from kernelproof.errors import UsageError
+from kernelproof.progress import Shown
+
+if TYPE_CHECKING:
+    from kernelproof.types import Level, NextStep, Rules, SessionState
+
+app = typer.Typer(
+    name="session",
+    help="An attempt series with a budget of calls, which ends with one submission.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+ShortOpt = Annotated[
+    bool, typer.Option("--short", help="Figures in one line instead of all about the judgement.")
+]
+SessionArg = Annotated[str, typer.Argument(help="The session's id, or how it begins.")]
+BudgetOpt = Annotated[int, typer.Option(min=0, help="Calls in all.")]
+TimeOpt = Annotated[
+    float | None, typer.Option(help="Seconds, after which only a submission is taken.")
+]
+CostOpt = Annotated[
+    list[str] | None,
+    typer.Option(help="CALL=N: what a compile, check, bench or inspect costs; repeatable."),
+]
+LevelOpt = Annotated[str, typer.Option(help="quick, default or thorough.")]
+_LEVELS: tuple[Level, ...] = ("quick", "default", "thorough")
+
+
+@app.command()
+def start(
+    problem: ProblemArg,
+    budget: BudgetOpt = 50,
+    time: TimeOpt = None,
+    cost: CostOpt = None,
+    device: DeviceOpt = None,
+    level: LevelOpt = "default",
+    submit_level: LevelOpt = "thorough",
+    seeds: SeedsOpt = 5,
+    case: CaseOpt = None,
+    baseline: BaselineOpt = None,
+    rounds: RoundsOpt = 160,
+    seconds: SecondsOpt = 10.0,
+    max_bytes: BytesOpt = None,
+    size: SizeOpt = None,
+    shrink: ShrinkOpt = None,
+    timeout: TimeoutOpt = 60.0,
+    json_: JsonOpt = False,
+    store: StoreOpt = None,
+) -> None:
+    """Open a session on a problem; its id is what the other commands take."""
+    from kernelproof import session
+    from kernelproof.report.sessions import started
+
+    rules = rules_of(
+        budget=budget, time=time, cost=cost, device=device, level=level,
+        submit_level=submit_level, seeds=seeds, case=case, max_bytes=max_bytes, size=size,
+        shrink=shrink, baseline=baseline, seconds=seconds, rounds=rounds, timeout=timeout,
+    )  # fmt: skip
+    made = session.start(problem, rules, store=store)
+    print(started(made, command)) if not json_ else print_json(_plain(made))
+
+
+@app.command()
+def compile(
+    session: SessionArg,
+    candidate: CandidateArg,
+    short: ShortOpt = False,
+    json_: JsonOpt = False,
+    store: StoreOpt = None,
+) -> None:
+    """Build only, which is quick: errors at their lines, registers and spills."""
+    _call("compile", session, candidate, short, json_, store)
+
+
+@app.command()
+def check(
+    session: SessionArg,
+    candidate: CandidateArg,
+    short: ShortOpt = False,
+    json_: JsonOpt = False,
+    store: StoreOpt = None,
+) -> None:
+    """Build and check that it computes the same function."""
+    _call("check", session, candidate, short, json_, store)
+
+
+@app.command()
+def bench(
+    session: SessionArg,
+    candidate: CandidateArg,
+    short: ShortOpt = False,
+    json_: JsonOpt = False,
+    store: StoreOpt = None,
+) -> None:
+    """Check, then time beside baselines."""
+    _call("bench", session, candidate, short, json_, store)
+
+
+@app.command()
+def inspect(
+    session: SessionArg,
+    candidate: CandidateArg,
+    short: ShortOpt = False,
+    json_: JsonOpt = False,
+    store: StoreOpt = None,
+) -> None:
+    """What its kernels take and what holds them back."""
+    _call("inspect", session, candidate, short, json_, store)
+
+
+@app.command()
+def submit(
+    session: SessionArg,
+    candidate: CandidateArg,
+    short: ShortOpt = False,
+    json_: JsonOpt = False,
+    store: StoreOpt = None,
+) -> None:
+    """Judge it for good: fresh secret seeds, all cases, all baselines. Closes the session."""
+    _call("submit", session, candidate, short, json_, store)
+
+
+@app.command()
+def log(
+    session: SessionArg,
+    diffs: Annotated[bool, typer.Option(help="What each attempt changed.")] = True,
+    json_: JsonOpt = False,
+    store: StoreOpt = None,
+) -> None:
+    """Show the attempts as a ladder."""
+    from kernelproof import session as sessions
+    from kernelproof.report.sessions import ladder
+
+    found = sessions.log(session, store=store)
+    print(ladder(found, command, diffs)) if not json_ else print_json(_plain(found))
+
+
+@app.command(name="list")
+def list_(
+    count: Annotated[int, typer.Option(min=1, help="How many.")] = 20,
+    json_: JsonOpt = False,
+    store: StoreOpt = None,
+) -> None:
+    """List the newest sessions."""
+    from kernelproof import session as sessions
+    from kernelproof.report.sessions import listed
+
+    found = sessions.sessions(count, store=store)
+    print(listed(found)) if not json_ else print_json([_plain(one) for one in found])
+
+
+@app.command()
+def machine(
+    measure: Annotated[bool, typer.Option(help="Measure its floors, once.")] = True,
+    json_: JsonOpt = False,
+) -> None:
+    """What this machine is: GPU limits, compilers, precision, measured floors."""
+    from kernelproof import facts
+    from kernelproof.report.facts import machine as shown
+
+    with Shown() as progress:
+        found = facts.machine(measure, progress)
+    print(shown(found)) if not json_ else print_json(_plain(found))
+
+
+@app.command()
+def problem(
+    name: ProblemArg,
+    device: PlaceOpt = None,
+    size: SizeOpt = None,
+    shrink: ShrinkOpt = None,
+    json_: JsonOpt = False,
+) -> None:
+    """What is to be computed: source, cases, tolerances, baselines, the reference's time."""
+    from kernelproof import facts
+    from kernelproof.report.facts import problem as shown
+
+    with Shown() as progress:
+        found = facts.problem(
+            name, device=device, sizes=dict(sizes_of(size)), shrink_to=shrink, progress=progress
+        )
+    print(shown(found)) if not json_ else print_json(_plain(found))
+
+
+def command(step: NextStep, state: SessionState) -> str:
+    """The command line of a next step."""
+    if step.action == "start":
+        return f"kernelproof session start {state.problem}"
+    if step.action == "log":
+        return f"kernelproof session log {state.id}"
+    verb = step.then if step.action == "edit" else step.action
+    return f"kernelproof session {verb} {state.id} CANDIDATE"
+
+
+def rules_of(
+    *,
+    budget: int, time: float | None, cost: list[str] | None, device: str | None, level: str,
+    submit_level: str, seeds: int, case: list[str] | None, max_bytes: int | None,
+    size: list[str] | None, shrink: int | None, baseline: list[str] | None, seconds: float,
+    rounds: int, timeout: float,
+) -> Rules:  # fmt: skip
+    """The rules that these options of the command line make. Raises UsageError."""
+    from kernelproof.types import Rules
+
+    return Rules(
+        budget=budget, seconds=time, costs=costs_of(cost), device=device,
+        level=_level("--level", level), submit_level=_level("--submit-level", submit_level),
+        seeds=seeds, cases=tuple(case or ()), max_bytes=max_bytes, sizes=sizes_of(size),
+        shrink_to=shrink, baselines=None if baseline is None else tuple(baseline),
+        timing_seconds=seconds, rounds=rounds, call_timeout=timeout,
+    )  # fmt: skip
+
+
+def costs_of(given: list[str] | None) -> dict[str, int]:
+    """``CALL=N`` texts as a dict. Raises UsageError for what is none."""
+    found = {}
+    for text in given or ():
+        name, _, value = text.partition("=")
+        if not value.isdigit():
+            raise UsageError(f"--cost {text!r} is not CALL=N with a whole number, as in bench=3")
+        found[name] = int(value)
+    return found
+
+
+def _call(
+    what: Any, session: str, candidate: str, short: bool, json_: bool, store: str | None
+) -> None:
+    from kernelproof.worker.client import start_server
+
+    start_server()
+    from kernelproof import session as sessions
+    from kernelproof.report.sessions import answer
+
+    with Shown() as progress:
+        found = sessions.call(session, what, candidate, store=store, progress=progress)
+    print(answer(found, command, not short)) if not json_ else print_json(_plain(found))
+    raise typer.Exit(0 if found.status == "pass" else 1)
+
+
+def _level(option: str, text: str) -> Level:
+    for level in _LEVELS:
+        if text == level:
+            return level
+    raise UsageError(f"{option} {text!r}: there are {', '.join(_LEVELS)}")
+
+
+def _plain(value: Any) -> Any:
+    return json.loads(value.model_dump_json())
