@@ -36,6 +36,30 @@ def test_operands() -> None:
     assert isinstance(store, Instruction) and store.operands[0] == Address("%r4", 0)
 
 
+def test_coordinates_of_a_tensor_map_stand_in_its_brackets() -> None:
+    (copy,) = body(
+        ".reg .b32 %r<9>; .reg .b64 %rd<3>;\n"
+        "cp.async.bulk.tensor.2d.shared::cluster.global [%r1], [%rd1, {%r2, 3}], [%r4];"
+    )
+    assert isinstance(copy, Instruction)
+    tensor = (Address("%rd1", 0), ("%r2", "3"))
+    assert copy.operands == [Address("%r1", 0), tensor, Address("%r4", 0)]
+
+
+def test_a_label_of_a_scope_is_its_own() -> None:
+    loop = "{ .reg .pred p; L: setp.eq.u32 p, 0, 1; @p bra L; }\n"
+    first, _, back, second, _, again = body(loop + loop)
+    assert first != second
+    assert isinstance(back, Instruction) and back.operands == [first]
+    assert isinstance(again, Instruction) and again.operands == [second]
+
+
+def test_a_kernel_may_declare_its_clusters() -> None:
+    head = ".visible .entry k() .explicitcluster .reqnctapercluster 2, 1, 1\n{ ret; }\n"
+    assert parse(HEAD + head).functions["k"].cluster == (2, 1, 1)
+    assert parse(f"{HEAD}.visible .entry k()\n{{ ret; }}\n").functions["k"].cluster is None
+
+
 def test_a_register_of_an_inner_scope_is_another() -> None:
     inner, outer = body(".reg .b32 %r<2>;\n{ .reg .b32 %r1; mov.u32 %r1, 1; }\nmov.u32 %r1, 2;")
     assert isinstance(inner, Instruction) and isinstance(outer, Instruction)

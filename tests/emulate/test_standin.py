@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,10 @@ pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC compiles the kernels")
 from kernelproof.cuda import Kernel
 from kernelproof.emulate.standin import Recorder, standing_in
 from kernelproof.pipeline import Options, judge
+from kernelproof.tensor_map import TensorMap
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+import ptx_tensor
 
 TRITON = Path(__file__).parents[1] / "candidates" / "gpu"
 COPY = """
@@ -47,6 +52,35 @@ def test_reading_new_memory_is_found_and_what_was_written_is_not() -> None:
     (found,) = recorder.taken()[-1].errors
     assert found.kind == "uninitialised" and "reads x at byte 20" in found.message
     assert recorder.taken() == []
+
+
+def test_tensor_maps_and_clusters_of_kernels() -> None:
+    case = ptx_tensor.tile("load", "f2", (160, 40), (32, 16), (16, 3), 64)
+    pairs = next(c for c in ptx_tensor.clusters() if c.name == "ld.shared::cluster")
+    x = torch.arange(40 * 160).reshape(40, 160).half()
+    recorder = Recorder(hopper=True)
+    with standing_in(recorder):
+        assert torch.cuda.get_device_capability() == (9, 0)
+        rows, out = TensorMap(x, (160, 40), (320,), (32, 16), 64), torch.empty(16, 32).half()
+        Kernel(case.source, "t")(x, out, rows, grid=1, block=128)
+        numbers, swapped = torch.arange(256, dtype=torch.int32), torch.empty(256).int()
+        Kernel(pairs.source, "t")(numbers, swapped, grid=2, block=128, cluster=2)
+    assert not any(r.findings for r in recorder.taken())
+    assert torch.equal(out[0], x[3, 16:48])  # the first row is not swizzled
+    assert torch.equal(swapped.reshape(2, 128), numbers.reshape(2, 128).flip(0))
+
+
+@pytest.mark.parametrize(
+    ("source", "capability"), [('asm volatile("wgmma.fence.sync.aligned;");', 9), ("", 8)]
+)
+def test_a_candidate_meets_the_gpu_that_it_is_for(
+    source: str, capability: int, tmp_path: Path
+) -> None:
+    (tmp_path / "candidate.py").write_text("")
+    (tmp_path / "kernel.cu").write_text(source)
+    recorder = Recorder()
+    recorder.prepare("cuda", tmp_path / "candidate.py")
+    assert recorder.properties.major == capability
 
 
 @pytest.mark.parametrize(
