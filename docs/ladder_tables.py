@@ -91,7 +91,12 @@ def rung(name: str) -> str:
     parts = []
     for path in (CPU, GPU):
         row = rows(path, problem).get(own)
-        if row is None or row.status is None:
+        if row is None:
+            continue
+        if row.status is None:
+            if row.device is not None:
+                where = _results(path).machine
+                parts.append(f"- on {where}: not judged yet; {seconds(row.device)} device time.")
             continue
         how = {"emulated": "without a GPU, emulated", "cpu": "on a CPU"}
         text = f"{how.get(row.evidence, f'on {_results(path).machine}')}: {row.status}"

@@ -11,7 +11,7 @@ from kernelproof.types import LadderResults, RungResult
 # What a bar stands for: the verdict, and whether the time counts for anything.
 KINDS = {
     "pass": "right",
-    "holds": "right at the timed sizes only",
+    "holds": "right where timed, not in all cases or not judged",
     "wrong": "wrong: its time counts for nothing",
 }
 
@@ -35,7 +35,8 @@ def bars(rows: tuple[RungResult, ...]) -> list[Bar]:
 
 
 def _bar(row: RungResult) -> Bar:
-    kind = "pass" if row.status == "pass" else "holds" if row.holds else "wrong"
+    unjudged = row.status is None and row.right_when_timed
+    kind = "pass" if row.status == "pass" else "holds" if row.holds or unjudged else "wrong"
     if row.device is None:
         return Bar(row.rung, kind, None, 0.0, 0.0, f"{row.status or 'not judged'}, not timed")
     low, high = row.interval or (row.device, row.device)
