@@ -92,5 +92,6 @@ def gpu_tests() -> str:
     for name, row in found["tests"].items():
         test, _, candidate = name.split("::")[-1].partition("[")
         words = [f"`{test}`", f"`{candidate.rstrip(']')}`" if candidate else "", row["outcome"]]
-        lines.append(f"| {' | '.join(words)} | {row.get('seconds', 0.0):.1f} |")
+        taken = row.get("seconds")
+        lines.append(f"| {' | '.join(words)} | {f'{taken:.1f}' if taken else '-'} |")
     return "\n".join(lines) + "\n"
