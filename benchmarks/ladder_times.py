@@ -61,7 +61,7 @@ def race(
     rivals = [Rival(r.name, candidates.load(r.candidate), hides) for r in rungs[:-1]]
     what = contestants.Race(reference, case, device, seed, beside, rivals, options)
     mine = candidates.load(candidates.find(reference.problem.path, rungs[-1].candidate))
-    physics.prepare(device, progress)
+    physics.prepare(device, lambda: None, progress)
     payload = payload_of(reference, case, seed)
     with (
         Ahead(device, many_processors()) as ahead,

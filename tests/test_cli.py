@@ -11,7 +11,7 @@ import pytest
 
 HONEST = "tests/candidates/right/rms_norm__norm_of_row.py"
 KEY_GATE = "tests/candidates/wrong/gated_recurrence__key_gate.py"
-NO_GPU = "tests/candidates/wrong/gated_recurrence__cuda_cluster"
+NO_GPU = "tests/candidates/wrong/gated_recurrence__cuda_directed_fma"
 
 
 def test_a_pass_is_exit_0_and_says_so(run_cli) -> None:
@@ -54,7 +54,7 @@ def test_code_for_a_gpu_is_unsupported_without_one(run_cli) -> None:
     assert done.returncode == 1
     body = json.loads(done.stdout)
     assert body["status"] == "unsupported"
-    assert "clusters (sm_90) are not emulated" in body["verdict"]["message"]
+    assert "only .rn is emulated for fma.f64" in body["verdict"]["message"]
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def test_floors_that_could_not_be_measured_are_spoken_of(tmp_path: Path, monkeyp
     monkeypatch.setattr(floors, "load", lambda device: None)
     monkeypatch.setattr(floors, "get", fail)
     monkeypatch.setattr(physics, "_failed", {})
-    physics.prepare("cpu", lambda *_: None)
+    physics.prepare("cpu", lambda: None, lambda *_: None)
     found = physics.attached(timed(), race(tmp_path, "return 2 * x"), 1)
     assert found.limit is None and found.work is not None
     assert found.notes == (

@@ -12,6 +12,7 @@ from test_candidates import FOLDER
 from test_types import record
 
 from kernelproof import candidate, contestants, environment, pipeline, problem, rivals
+from kernelproof.ahead import Ahead
 from kernelproof.errors import CandidateError, UsageError
 from kernelproof.store import Store
 from kernelproof.subject import payload_of
@@ -129,7 +130,10 @@ def test_rivals_that_are_made_ready_at_once(tmp_path: Path) -> None:
     case = reference.problem.cases[0]
     others = [rivals.Rival(path.stem, candidate.load(path)) for path in (HONEST, broken)]
     race = contestants.Race(reference, case, "cpu", 1, [], others, pipeline.Options())
-    with contestants.Field(race, payload_of(reference, case, 1), 5) as field:
+    with (
+        Ahead("cpu", many=False) as ahead,
+        contestants.Field(race, payload_of(reference, case, 1), 5, ahead) as field,
+    ):
         # As a GPU with many processors has it.
         field._pool = ThreadPoolExecutor(2)
         honest, bad = (one.subject for one in field.entrants())

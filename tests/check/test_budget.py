@@ -118,3 +118,18 @@ def test_compat_tolerances_are_the_published_ones() -> None:
     assert compat_tolerance(torch.bfloat16, None, None) == (1e-2, 1e-2)
     assert compat_tolerance(torch.float32, 1e-3, None) == (1e-3, 1e-4)
     assert unit_roundoff(torch.float32) == 2**-24
+
+
+def test_what_the_oracle_cancelled_to_zero_may_be_tiny() -> None:
+    truth = torch.tensor([[3.0], [0.0]], dtype=torch.float64)
+    nothing = torch.zeros_like(truth)
+
+    def within(stray: float) -> bool:
+        got = truth + torch.tensor([[0.0], [stray]], dtype=torch.float64)
+        return excess(got, truth, truth, nothing, torch.float32).within()
+
+    assert within(-7e-20)
+    assert not within(1e-14)
+    assert not within(math.nan)
+    # Beside nothing but zeros there is nothing to cancel from.
+    assert not excess(nothing - 7e-20, nothing, nothing, nothing, torch.float32).within()
