@@ -30,7 +30,7 @@ from kernelproof.ops.int8_attention import cuda as attention
 from kernelproof.ops.int8_attention.contract import Form
 from kernelproof.ops.mla_kv import cuda as mla
 from kernelproof.ops.mla_kv import cuda_hopper, cuda_plan
-from kernelproof.ops.mla_kv.cuda_steps import Device
+from kernelproof.ops.mla_kv.cuda_steps import Device, Launch, Plan
 
 OPS = Path(gated.__file__).parents[1]
 STATEMENT = re.compile(
@@ -132,8 +132,10 @@ def _mla(
     tokens: int, model: int, rank: int, columns: int, design: str,
     dtype: torch.dtype = torch.float32, *, heads: int = 4, norm: bool = False,
     along_depth: bool = False, infinite: bool = False, multiprocessors: int = 0, cluster: int = 1,
+    one_step: bool = False,
 ) -> Callable[[], Any]:  # fmt: skip
-    """``multiprocessors``: of a small GPU of compute capability 9.0 instead of 108 of 8.0."""
+    """``multiprocessors``: of a small GPU of compute capability 9.0 instead of 108 of 8.0.
+    ``one_step``: each block of mla_kv_decode sums the shares of all tokens."""
     pairs = functools.partial(cuda_hopper.prefill, cluster=cluster)
 
     def run() -> Any:
@@ -152,6 +154,7 @@ def _mla(
         with (
             mock.patch.object(mla, "device_facts", lambda index: device),
             mock.patch.object(cuda_plan, "prefill", pairs),
+            mock.patch.object(mla, "plan", _in_one_step if one_step else cuda_plan.plan),
         ):
             return mla.project_cuda(
                 hidden, *weights, kv_heads=heads, norm_weight=weight, design=design
@@ -159,6 +162,14 @@ def _mla(
 
     run.hopper = multiprocessors > 0  # type: ignore[attr-defined]
     return run
+
+
+def _in_one_step(*operands: Any) -> Plan:
+    chosen = cuda_plan.plan(*operands)
+    (launch,) = chosen.launches
+    assert isinstance(launch, Launch) and ", true, true, false," in launch.name
+    name = launch.name.replace(", true, true, false,", ", false, true, false,")
+    return chosen._replace(launches=(launch._replace(name=name),))
 
 
 _MMA = [
@@ -170,6 +181,18 @@ _MMA = [
 _DECODE = [
     _mla(1, 256, 64, 64, "decode", torch.bfloat16, heads=1, multiprocessors=2),
     _mla(3, 256, 256, 576, "decode", torch.float16, heads=1, norm=True, multiprocessors=4),
+    _mla(
+        2,
+        128,
+        64,
+        64,
+        "decode",
+        torch.float16,
+        heads=1,
+        norm=True,
+        multiprocessors=2,
+        one_step=True,
+    ),
     _mla(1, 128, 64, 1600, "decode", torch.float16, heads=1, norm=True, multiprocessors=2),
     _mla(3, 136, 256, 64, "decode", torch.float16, heads=1, multiprocessors=4),
     _mla(3, 136, 512, 1032, "decode", torch.float16, heads=1, along_depth=True, multiprocessors=8),
