@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -78,11 +79,11 @@ def gated_forward(form: str) -> None:
         close(mine, exact, BOUND[F32])
 
 
-def gated_backward() -> None:
+def gated_backward(rows: int, steps: int) -> None:
     """The sums of which the gradients of q, k and v are made; those of gates: test_gated_forms."""
-    q, k, v = (torch.randn(1, 9, 1, n) for n in (8, 8, 4))
-    state = torch.zeros(1, 1, 8, 4)
-    of_y, of_state = torch.randn(1, 9, 1, 4), torch.randn(1, 1, 8, 4)
+    q, k, v = (torch.randn(1, steps, 1, n) for n in (rows, rows, 4))
+    state = torch.zeros(1, 1, rows, 4)
+    of_y, of_state = torch.randn(1, steps, 1, 4), torch.randn(1, 1, rows, 4)
     sums = cuda_backward.launch_backward(of_y, of_state, q, k, v, None, None, None, 0.5, state)
     leaves = [t.double().requires_grad_() for t in (q, k, v)]
     outputs = gated_reference.run(*leaves, None, None, None, False, 0.5, state.double())
@@ -90,6 +91,16 @@ def gated_backward() -> None:
     for mine, exact in zip(from_sums(sums, q, v, None, None, None, False)[:3], want, strict=True):
         assert mine is not None
         close(mine, exact, BOUND[F32])
+
+
+def gated_backward_in_one_block() -> None:
+    """Which takes two tiles in turn, each in two chunks."""
+    one = types.SimpleNamespace(multi_processor_count=1)
+    with (
+        mock.patch.object(torch.cuda, "get_device_properties", lambda device: one),
+        mock.patch.object(cuda_backward, "_BLOCKS_PER_PROCESSOR", 1),
+    ):
+        gated_backward(36, 72)
 
 
 def gated_step() -> None:
@@ -216,7 +227,7 @@ CALLS: dict[str, list[Callable[[], None]]] = {
     "contiguous": [lambda: gated_forward("contiguous")],
     "strided": [lambda: gated_forward("strided")],
     "packed": [lambda: gated_forward("packed")],
-    "gradients": [gated_backward],
+    "gradients": [lambda: gated_backward(8, 9), gated_backward_in_one_block],
     "step": [gated_step],
     "attend": [lambda: attention_of(32)],
     "attend_blocks": [attention_in_blocks],
@@ -237,9 +248,9 @@ CALLS: dict[str, list[Callable[[], None]]] = {
     "mla_kv_decode": [
         lambda: mla_of("decode", (1, 136, 64, 64), BF16, multiprocessors=2),
         lambda: mla_of("decode", (1, 128, 64, 520), F16, norm=True, rope=8, multiprocessors=1),
-        lambda: mla_of("decode", (3, 72, 256, 520), BF16, norm=True, multiprocessors=4),
+        lambda: mla_of("decode", (3, 72, 64, 1544), BF16, norm=True, multiprocessors=2),
         lambda: mla_of("decode", (9, 136, 128, 72), F16, rope=8, multiprocessors=4),
-        lambda: mla_of("decode", (3, 72, 256, 520), F16, linear=True, multiprocessors=4),
+        lambda: mla_of("decode", (3, 72, 64, 1544), F16, linear=True, multiprocessors=2),
         lambda: mla_of("decode", (1, 136, 64, 64), BF16, linear=True, multiprocessors=2),
     ],
     # The library before it, and both products with the norm in them; more steps than stages.
@@ -263,6 +274,16 @@ CALLS: dict[str, list[Callable[[], None]]] = {
 
 def test_the_table_has_every_shipped_kernel() -> None:
     assert sorted(shipped()) == sorted(CALLS)
+
+
+def test_mutations_reach_every_source_with_a_barrier(
+    monkeypatch: pytest.MonkeyPatch, root: Path
+) -> None:
+    monkeypatch.syspath_prepend(root / "benchmarks")
+    import emulate_mutations
+
+    names = {f"{file.parent.name}/{file.name}" for file in emulate_mutations.sources()}
+    assert names == set(emulate_mutations.WORK)
 
 
 @pytest.mark.parametrize(
