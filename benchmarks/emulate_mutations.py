@@ -1,39 +1,53 @@
 """Removes one barrier, warp barrier or wait at a time from the shipped CUDA kernels, and shows what
 the emulator reports: a Markdown table on stdout.
 
-python benchmarks/emulate_mutations.py [OPERATOR]
+python benchmarks/emulate_mutations.py [SOURCE]    e.g. mla_kv, or mla_kv/kernel_mma
+
+The waits of programmatic dependent launch (`wait_for_previous_kernel`) are not among them: launches
+follow one another under the emulator, so it cannot tell.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 import shutil
 import sys
 import tempfile
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 
 from kernelproof.emulate.standin import Recorder, standing_in
+from kernelproof.errors import KernelproofError
 from kernelproof.ops.gated_recurrence import cuda as gated
+from kernelproof.ops.gated_recurrence import cuda_backward
 from kernelproof.ops.int8_attention import cuda as attention
 from kernelproof.ops.int8_attention.contract import Form
 from kernelproof.ops.mla_kv import cuda as mla
+from kernelproof.ops.mla_kv import cuda_hopper, cuda_plan
+from kernelproof.ops.mla_kv.cuda_steps import Device, Launch, Plan
 
 OPS = Path(gated.__file__).parents[1]
 STATEMENT = re.compile(
-    r"__syncthreads\(\);|__syncwarp\(\);|__syncthreads_or\(marked\)|wait_copies<\d>\(\);"
-    r"|wait_copies_but_last\(\);|asm volatile\(\"cp\.async\.wait_(all|group [^;]*);\"[^;]*\);"
+    r"__syncthreads\(\);|__syncwarp\(\);|__syncthreads_or\((?P<or>[^()]*)\)|wait_copies<\d>\(\);"
+    r"|wait_copies_but_last\(\);|workers_sync\(\);|cluster_sync\(\);|grid_barrier\(count\);"
+    r"|product_wait<\d>\(\);|barrier_wait\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\);"
+    r"|asm volatile\(\"(cp\.async\.commit_group;\\n\\t)?cp\.async\.wait_(all|group [^;]*);\""
+    r"[^;]*\);"
+    r"|asm volatile\(\"bar\.(sync|arrive) [^;]*;\"[^;]*\);"
 )
 
 
 class Swapped(Recorder):
     """Launches the source of the same name in another folder."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
+    def __init__(self, folder: Path, hopper: bool) -> None:
+        super().__init__(hopper)
         self.folder = folder
 
     def launch(self, source: Any, *rest: Any) -> None:  # type: ignore[override]
@@ -54,14 +68,47 @@ def _gated(
     return run
 
 
-def _attention(tokens: int, heads: int, dim: int) -> Callable[[], Any]:
+def _gated_backward(
+    steps: int, rows: int, columns: int, processors: int = 108
+) -> Callable[[], Any]:
+    facts = types.SimpleNamespace(multi_processor_count=processors)
+
+    def run() -> Any:
+        torch.manual_seed(0)
+        q, k, gate_k = (torch.rand(1, steps, 1, rows) for _ in range(3))
+        v, gate_v = (torch.rand(1, steps, 1, columns) for _ in range(2))
+        state, head = torch.randn(1, 1, rows, columns), torch.rand(1, steps, 1)
+        of_y, of_state = torch.randn(v.shape), torch.randn(state.shape)
+        with (
+            mock.patch.object(torch.cuda, "get_device_properties", lambda device: facts),
+            mock.patch.object(cuda_backward, "_BLOCKS_PER_PROCESSOR", 1),
+        ):
+            return cuda_backward.launch_backward(
+                of_y, of_state, q, k, v, gate_k, gate_v, head, 0.5, state
+            )
+
+    return run
+
+
+def _gated_step(rows: int, columns: int) -> Callable[[], Any]:
+    def run() -> Any:
+        torch.manual_seed(0)
+        q, k = (torch.randn(1, 1, 1, rows) for _ in range(2))
+        v, gate = torch.randn(1, 1, 1, columns), torch.rand(1, 1, 1, columns)
+        return gated.launch_step(q, k, v, None, gate, None, 1.0, torch.randn(1, 1, rows, columns))
+
+    return run
+
+
+def _attention(tokens: int, heads: int, dim: int, processors: int = 108) -> Callable[[], Any]:
     def run() -> Any:
         torch.manual_seed(0)
         q, k, v = (
             torch.randint(-127, 128, (2, tokens, heads, dim), dtype=torch.int8) for _ in range(3)
         )
         scales = [torch.rand(heads) * 0.01 + 0.005 for _ in range(3)]
-        return attention.launch(q, k, v, *scales, True, dim**-0.5)
+        with mock.patch.object(attention, "processors", lambda index: processors):
+            return attention.launch(q, k, v, *scales, True, dim**-0.5)
 
     return run
 
@@ -83,55 +130,130 @@ def _cache(tokens: int, dim: int) -> Callable[[], Any]:
 
 def _mla(
     tokens: int, model: int, rank: int, columns: int, design: str,
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype = torch.float32, *, heads: int = 4, norm: bool = False,
+    along_depth: bool = False, infinite: bool = False, multiprocessors: int = 0, cluster: int = 1,
+    one_step: bool = False,
 ) -> Callable[[], Any]:  # fmt: skip
+    """``multiprocessors``: of a small GPU of compute capability 9.0 instead of 108 of 8.0.
+    ``one_step``: each block of mla_kv_decode sums the shares of all tokens."""
+    pairs = functools.partial(cuda_hopper.prefill, cluster=cluster)
+
     def run() -> Any:
         torch.manual_seed(0)
-        operands = [
-            torch.randn(*s).to(dtype)
-            for s in ((1, tokens, model), (model, rank), *[(rank, columns)] * 2)
-        ]
-        return mla.mla_kv_cuda(*operands, 4, design)
+        shapes = ((model, rank), (rank, columns), (rank, columns))
+        hidden = torch.randn(1, tokens, model).to(dtype)
+        weights = [torch.randn(*s).to(dtype) for s in shapes]
+        if along_depth:
+            weights = [w.t().contiguous().t() for w in weights]
+        if infinite:
+            hidden[0, 3, 5] = float("inf")
+        weight = torch.randn(rank).to(dtype) if norm else None
+        device = Device(multiprocessors, (9, 0)) if multiprocessors else Device(108, (8, 0))
+        mla._prepared.cache_clear()
+        cuda_plan.plan.cache_clear()
+        with (
+            mock.patch.object(mla, "device_facts", lambda index: device),
+            mock.patch.object(cuda_plan, "prefill", pairs),
+            mock.patch.object(mla, "plan", _in_one_step if one_step else cuda_plan.plan),
+        ):
+            return mla.project_cuda(
+                hidden, *weights, kv_heads=heads, norm_weight=weight, design=design
+            )
 
+    run.hopper = multiprocessors > 0  # type: ignore[attr-defined]
     return run
 
 
-# Together they reach every barrier: one span and several, one warp per segment and two, gates that
-# make segments take turns; each attention kernel over several tiles; each design of mla_kv.
+def _in_one_step(*operands: Any) -> Plan:
+    chosen = cuda_plan.plan(*operands)
+    (launch,) = chosen.launches
+    assert isinstance(launch, Launch) and ", true, true, false," in launch.name
+    name = launch.name.replace(", true, true, false,", ", false, true, false,")
+    return chosen._replace(launches=(launch._replace(name=name),))
+
+
+_MMA = [
+    _mla(40, 320, 128, 64, "mma", torch.bfloat16), _mla(40, 320, 128, 64, "mma"),
+    _mla(9, 24, 8, 8, "mma", infinite=True, heads=1),
+    _mla(9, 150, 70, 80, "block", torch.bfloat16, norm=True),
+    _mla(9, 24, 8, 136, "block", infinite=True, heads=1),
+]  # fmt: skip
+_DECODE = [
+    _mla(1, 256, 64, 64, "decode", torch.bfloat16, heads=1, multiprocessors=2),
+    _mla(3, 256, 256, 576, "decode", torch.float16, heads=1, norm=True, multiprocessors=4),
+    _mla(
+        2,
+        128,
+        64,
+        64,
+        "decode",
+        torch.float16,
+        heads=1,
+        norm=True,
+        multiprocessors=2,
+        one_step=True,
+    ),
+    _mla(1, 128, 64, 1600, "decode", torch.float16, heads=1, norm=True, multiprocessors=2),
+    _mla(3, 136, 256, 64, "decode", torch.float16, heads=1, multiprocessors=4),
+    _mla(3, 136, 512, 1032, "decode", torch.float16, heads=1, along_depth=True, multiprocessors=8),
+]
+_WGMMA = [
+    _mla(128, 328, 256, 64, "wgmma", torch.bfloat16, heads=1, norm=True, multiprocessors=1),
+    _mla(130, 64, 328, 64, "wgmma", torch.float16, heads=1, multiprocessors=2, cluster=2),
+    _mla(5, 64, 64, 64, "wgmma", torch.float16, heads=1, multiprocessors=2),
+]
+# Per source with barriers or waits, launches that together reach all of them: one span and several,
+# one warp per segment and two, gates that make segments take turns; each attention kernel over
+# several tiles; each design of mla_kv, with norms, and with infinities, which are summed anew.
 WORK: dict[str, list[Callable[[], Any]]] = {
-    "gated_recurrence": [
+    "gated_recurrence/kernel.cu": [
         _gated(20, 32, 8), _gated(300, 64, 16), _gated(40, 520, 8), _gated(4, 520, 8),
         _gated(4, 32, 8), _gated(40, 32, 8, 1e30), _gated(3000, 4, 4), _gated(6, 1024, 4),
     ],
-    "int8_attention": [
-        _attention(40, 2, 64), _attention(195, 54, 32), _attention(70, 1, 300), _cache(200, 64),
+    "gated_recurrence/backward.cu": [
+        _gated_backward(20, 8, 8), _gated_backward(80, 8, 8), _gated_backward(20, 36, 12, 1),
     ],
-    "mla_kv": [
+    "gated_recurrence/step.cu": [_gated_step(70, 24)],
+    "int8_attention/kernel.cu": [_attention(40, 2, 64), _attention(195, 1, 32, 2)],
+    "int8_attention/kernel_general.cu": [_cache(200, 64)],
+    "int8_attention/kernel_rows.cu": [_attention(70, 1, 300)],
+    "mla_kv/kernel.cu": [
         _mla(5, 128, 32, 64, "registers"), _mla(20, 70, 70, 80, "fused"),
-        _mla(20, 70, 40, 48, "product"), _mla(40, 320, 128, 64, "mma", torch.bfloat16),
-        _mla(40, 320, 128, 64, "mma"),
+        _mla(20, 70, 70, 80, "fused", norm=True), _mla(20, 70, 40, 48, "product"),
     ],
+    "mla_kv/mma.cuh": _MMA,
+    "mla_kv/kernel_mma.cu": [_mla(5, 700, 48, 16, "mma", torch.bfloat16, norm=True)],
+    "mla_kv/kernel_decode.cu": _DECODE,
+    "mla_kv/kernel_wgmma.cu": _WGMMA,
 }  # fmt: skip
-
-
-# Sources of which `WORK` launches nothing.
-NOT_REACHED: tuple[str, ...] = ("backward", "step")
+# Definitions of what the other sources are searched for.
+HEADERS = ("hopper.cuh", "common.cuh")
 
 
 def mutants(text: str) -> Iterator[tuple[int, str, str]]:
     """(line, what was removed, the changed source)."""
     for found in STATEMENT.finditer(text):
         line = text.count("\n", 0, found.start()) + 1
-        new = "marked" if "_or" in found[0] else ";"
+        new = f"({found['or']})" if found["or"] else ";"
         yield line, found[0], text[: found.start()] + new + text[found.end() :]
+
+
+def sources() -> Iterator[Path]:
+    """Shipped sources with a barrier or a wait."""
+    for file in sorted(OPS.glob("*/*.cu*")):
+        if file.name not in HEADERS and STATEMENT.search(file.read_text()):
+            yield file
 
 
 def report(folder: Path, work: list[Callable[[], Any]]) -> str:
     """The first error that any of the launches shows."""
     for run in work:
-        recorder = Swapped(folder)
+        recorder = Swapped(folder, getattr(run, "hopper", False))
         with standing_in(recorder):
-            run()
+            try:
+                run()
+            except KernelproofError as error:
+                return f"{type(error).__name__}: {str(error).splitlines()[0]}"
         for result in recorder.taken():
             for finding in result.errors:
                 return f"{finding.kind} at line {finding.line}" + (
@@ -142,27 +264,28 @@ def report(folder: Path, work: list[Callable[[], Any]]) -> str:
 
 def rows(only: str = "") -> Iterator[dict[str, Any]]:
     """One per mutant; line 0 is the kernel as it is."""
-    for name, work in WORK.items():
+    for source in sources():
+        name = f"{source.parent.name}/{source.name}"
         if only not in name:
             continue
-        for source in sorted((OPS / name).glob("*.cu")):
-            if source.stem in NOT_REACHED:
-                continue
-            label = name if source.stem == "kernel" else f"{name}/{source.stem}"
-            for line, removed, found in _reports(source, work):
-                yield {"kernel": label, "line": line, "removed": removed, "reported": found}
+        label = source.parent.name if source.name == "kernel.cu" else name.removesuffix(".cu")
+        for line, removed, found in _reports(source, WORK[name]):
+            yield {"kernel": label, "line": line, "removed": removed, "reported": found}
 
 
 def _reports(source: Path, work: list[Callable[[], Any]]) -> Iterator[tuple[int, str, str]]:
     """(line, what was removed, the first error) of each mutant of one source."""
     text = source.read_text()
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        for file in (*source.parent.glob("*.cu"), *source.parent.glob("*.cuh")):
-            shutil.copy(file, folder)
-        for line, removed, changed in [(0, "nothing", text), *mutants(text)]:
+    for line, removed, changed in [(0, "nothing", text), *mutants(text)]:
+        # A folder each: within a process, a source at one place is compiled once, whatever becomes
+        # of its headers.
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = Path(temporary)
+            for file in (*source.parent.glob("*.cu"), *source.parent.glob("*.cuh")):
+                shutil.copy(file, folder)
             (folder / source.name).write_text(changed)
             removed = removed.removesuffix(";").replace('asm volatile("', "").split(';"')[0]
+            removed = " ".join(removed.replace("\\n\\t", " ").split())
             yield line, removed, report(folder, work)
 
 

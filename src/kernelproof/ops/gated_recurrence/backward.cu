@@ -355,8 +355,8 @@ __global__ void __launch_bounds__(C::THREADS)
                      starts, dq, dk, by_row, dv, by_column, d_initial, B, T, H, K, V, scale,
                      GIVEN(q), GIVEN(k), GIVEN(v), GIVEN(gate_k), GIVEN(gate_v), GIVEN(gate_head),
                      GIVEN(initial), GIVEN(grad), GIVEN(grad_last), group, bounds, bounds_64};
-  for (int64 item = blockIdx.x; item < items; item += gridDim.x) {
+  // No barrier between items: an item ends with reads of `sums` alone, which the next one writes
+  // behind a barrier of its own.
+  for (int64 item = blockIdx.x; item < items; item += gridDim.x)
     tile_back<C>(p, work_of<C>(p, item), s);
-    __syncthreads();
-  }
 }
