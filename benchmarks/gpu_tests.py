@@ -3,7 +3,8 @@
     python benchmarks/gpu_tests.py -o FILE [--jobs 6] [--seconds 300] [PATH ...]
 
 Tests are shared out over so many pytest processes at once, but those of `ALONE`, which time: they
-run afterwards, by themselves. A test that has no outcome when the time is over is "not run".
+run afterwards, by themselves. A test that has no outcome when the time is over is "not run". Where
+FILE is there already, the outcomes join those in it.
 """
 
 from __future__ import annotations
@@ -98,6 +99,18 @@ def run(names: Sequence[str], jobs: int, seconds: float) -> dict[str, dict[str, 
     return {name: found.get(name, {"outcome": "not run"}) for name in sorted(names)}
 
 
+def joined(path: Path, run: dict[str, Any], tests: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """What ``path`` holds, with the outcomes of another run; each names its run by number. A test
+    that had no time to run keeps an earlier outcome."""
+    old = json.loads(path.read_text()) if path.exists() else {"runs": [], "tests": {}}
+    number, kept = len(old["runs"]), old["tests"]
+    for name, row in tests.items():
+        if row["outcome"] != "not run" or name not in kept:
+            kept[name] = row | {"run": number}
+    counts = Counter(row["outcome"] for row in kept.values())
+    return {"runs": [*old["runs"], run], "counts": counts, "tests": dict(sorted(kept.items()))}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-o", "--output", type=Path, required=True)
@@ -113,13 +126,10 @@ def main() -> int:
     tests = run(collected.names, given.jobs, given.seconds)
     from kernelproof import environment
 
-    counts = Counter(row["outcome"] for row in tests.values())
-    body = {
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        "environment": environment.capture().model_dump(),
-        "counts": counts,
-        "tests": tests,
-    }
+    date = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+    this = {"date": date, "environment": environment.capture().model_dump()}
+    body = joined(given.output, this, tests)
+    counts = body["counts"]
     given.output.write_text(json.dumps(body, indent=1) + "\n")
     print(json.dumps(counts))
     return 0 if set(counts) <= {"passed", "skipped"} else 1

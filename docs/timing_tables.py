@@ -92,6 +92,6 @@ def gpu_tests() -> str:
     for name, row in found["tests"].items():
         test, _, candidate = name.split("::")[-1].partition("[")
         words = [f"`{test}`", f"`{candidate.rstrip(']')}`" if candidate else "", row["outcome"]]
-        taken = row.get("seconds")
-        lines.append(f"| {' | '.join(words)} | {f'{taken:.1f}' if taken else '-'} |")
+        taken = f"{row['seconds']:.1f}" if row.get("seconds") else "-"
+        lines.append(f"| {' | '.join(words)} | {taken} |")
     return "\n".join(lines) + "\n"
