@@ -101,11 +101,11 @@ def run(names: Sequence[str], jobs: int, seconds: float) -> dict[str, dict[str, 
 
 def joined(path: Path, run: dict[str, Any], tests: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """What ``path`` holds, with the outcomes of another run; each names its run by number. A test
-    that had no time to run keeps an earlier outcome."""
+    that had no time to run, or was skipped, keeps an earlier outcome."""
     old = json.loads(path.read_text()) if path.exists() else {"runs": [], "tests": {}}
     number, kept = len(old["runs"]), old["tests"]
     for name, row in tests.items():
-        if row["outcome"] != "not run" or name not in kept:
+        if name not in kept or row["outcome"] not in ("not run", "skipped"):
             kept[name] = row | {"run": number}
     counts = Counter(row["outcome"] for row in kept.values())
     return {"runs": [*old["runs"], run], "counts": counts, "tests": dict(sorted(kept.items()))}
