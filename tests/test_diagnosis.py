@@ -5,12 +5,12 @@ from __future__ import annotations
 from kernelproof import diagnosis
 
 CPP = "\n".join(f"line {n}" for n in range(1, 31))
-GCC = """/work/x/scan.cpp: In function 'void scan()':
-/work/x/scan.cpp:22:5: error: expected ';' before 'for'
+GCC = """/tmp/build/scan.cpp: In function 'void scan()':
+/tmp/build/scan.cpp:22:5: error: expected ';' before 'for'
    22 |     for (;;) {
       |     ^~~
-/work/x/scan.cpp:9:1: warning: unused
-/work/x/scan.cpp:30:2: fatal error: nothing.h: No such file or directory"""
+/tmp/build/scan.cpp:9:1: warning: unused
+/tmp/build/scan.cpp:30:2: fatal error: nothing.h: No such file or directory"""
 NVRTC = """source.cu(4): error: expected a ";"
     if (i < n) y[i] = 1;
     ^

@@ -87,64 +87,33 @@ def start(
     print(started(made, command)) if not json_ else print_json(_plain(made))
 
 
-@app.command()
-def compile(
-    session: SessionArg,
-    candidate: CandidateArg,
-    short: ShortOpt = False,
-    json_: JsonOpt = False,
-    store: StoreOpt = None,
-) -> None:
-    """Build only, which is quick: errors at their lines, registers and spills."""
-    _call("compile", session, candidate, short, json_, store)
+_CALLS = {
+    "compile": "Build only, which is quick: errors at their lines, registers and spills.",
+    "check": "Build and check that it computes the same function.",
+    "bench": "Check, then time beside baselines.",
+    "inspect": "What its kernels take and what holds them back.",
+    "submit": "Judge it for good: fresh secret seeds, all cases, all baselines. "
+    "Closes the session.",
+}
 
 
-@app.command()
-def check(
-    session: SessionArg,
-    candidate: CandidateArg,
-    short: ShortOpt = False,
-    json_: JsonOpt = False,
-    store: StoreOpt = None,
-) -> None:
-    """Build and check that it computes the same function."""
-    _call("check", session, candidate, short, json_, store)
+def _add(name: str, words: str) -> None:
+    """The command ``name``, which spends a call of a session on a candidate."""
+
+    def command(
+        session: SessionArg,
+        candidate: CandidateArg,
+        short: ShortOpt = False,
+        json_: JsonOpt = False,
+        store: StoreOpt = None,
+    ) -> None:
+        _call(name, session, candidate, short, json_, store)
+
+    app.command(name, help=words)(command)
 
 
-@app.command()
-def bench(
-    session: SessionArg,
-    candidate: CandidateArg,
-    short: ShortOpt = False,
-    json_: JsonOpt = False,
-    store: StoreOpt = None,
-) -> None:
-    """Check, then time beside baselines."""
-    _call("bench", session, candidate, short, json_, store)
-
-
-@app.command()
-def inspect(
-    session: SessionArg,
-    candidate: CandidateArg,
-    short: ShortOpt = False,
-    json_: JsonOpt = False,
-    store: StoreOpt = None,
-) -> None:
-    """What its kernels take and what holds them back."""
-    _call("inspect", session, candidate, short, json_, store)
-
-
-@app.command()
-def submit(
-    session: SessionArg,
-    candidate: CandidateArg,
-    short: ShortOpt = False,
-    json_: JsonOpt = False,
-    store: StoreOpt = None,
-) -> None:
-    """Judge it for good: fresh secret seeds, all cases, all baselines. Closes the session."""
-    _call("submit", session, candidate, short, json_, store)
+for _name, _words in _CALLS.items():
+    _add(_name, _words)
 
 
 @app.command()
