@@ -234,3 +234,16 @@ extern "C" __global__ void k(const float* x, float* y, int* z) {
     args = [x, np.zeros(1, np.float32), np.zeros(1, np.int32)]
     result = emulate.launch(source, "k", 1, 2, args)
     assert [(f.kind, f.line) for f in result.findings] == [("race", 4), ("same value", 3)]
+
+
+def test_a_changed_header_is_compiled_again(tmp_path: Path) -> None:
+    source, header = tmp_path / "fill.cu", tmp_path / "value.cuh"
+    source.write_text(
+        '#include "value.cuh"\n'
+        'extern "C" __global__ void fill(int* y) { y[threadIdx.x] = VALUE; }\n'
+    )
+    for value in (3, 4):
+        header.write_text(f"#define VALUE {value}\n")
+        y = np.zeros(8, np.int32)
+        emulate.launch(source, "fill", 1, 8, [y])
+        assert (y == value).all()

@@ -158,10 +158,13 @@ def load(
         CompileError: it does not compile, or has no such kernel.
         UnsupportedError: the compiler is missing.
     """
-    # The cache must notice that a file has changed.
+    # The cache must notice that a file, or a header beside it, has changed.
     path = Path(str(source)) if "\n" not in str(source) else None
-    code = path.read_text() if path is not None and path.is_file() else str(source)
-    where = (str(source), code)
+    beside: list[Path] = []
+    code = str(source)
+    if path is not None and path.is_file():
+        code, beside = path.read_text(), sorted(path.parent.glob("*.cuh"))
+    where = (str(source), code, *(header.read_text() for header in beside))
     templated = [name] if name and ("<" in name or "::" in name) else []
     entry_of: dict[str, str] = {}
     if name and not templated:
@@ -183,7 +186,7 @@ def load(
 
 @functools.lru_cache(maxsize=64)
 def _compile(
-    source: tuple[str, str], names: tuple[str, ...], options: tuple[str, ...], compiler: str,
+    source: tuple[str, ...], names: tuple[str, ...], options: tuple[str, ...], compiler: str,
     arch: str,
 ) -> tuple[str, dict[str, str]]:  # fmt: skip
     return to_ptx(source[0], names, options, compiler, arch)
