@@ -21,6 +21,7 @@ from kernelproof import (
     mcp_command,
     openmp,
     proof_commands,
+    serve_command,
     session_commands,
     store_commands,
     timeline,
@@ -221,7 +222,7 @@ for _name, _command in (
     ("new-problem", commands.new_problem), ("prove", proof_commands.prove),
     ("verify", proof_commands.verify), ("mcp", mcp_command.mcp), ("board", store_commands.board),
     ("compare", store_commands.compare), ("export", store_commands.export),
-    ("import", store_commands.import_),
+    ("import", store_commands.import_), ("serve", serve_command.serve),
 ):  # fmt: skip
     app.command(_name)(_command)
 app.add_typer(session_commands.app)
