@@ -190,6 +190,9 @@ def report(
         Path | None,
         typer.Option(help="Instead a ladder: JSON of benchmarks/ladder.py (docs/ladder.md)."),
     ] = None,
+    session: Annotated[
+        str | None, typer.Option(help="Instead the ladder of this session, with its records.")
+    ] = None,
     json_: JsonOpt = False,
     store: StoreOpt = None,
 ) -> None:
@@ -197,10 +200,13 @@ def report(
     from kernelproof.report import render, summary
     from kernelproof.store import Store, read_json
 
-    if ladder is not None:
-        if records:
-            raise UsageError(f"--ladder {ladder} makes a page of its own; leave {records[0]} out")
-        commands.ladder_page(ladder, output, json_)
+    if (alone := ladder or session) is not None:
+        if records or (ladder and session):
+            raise UsageError(f"{alone} makes a page of its own; leave the rest out")
+        if session is not None:
+            commands.session_page(session, output, json_, store)
+        else:
+            commands.ladder_page(Path(alone), output, json_)
         return
     if records:
         found = [record for path in records for record in read_json(path)]

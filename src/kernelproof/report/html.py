@@ -20,6 +20,7 @@ _LOG_SPAN = 20.0
 _LABEL_LENGTH = 32
 # Both colours stand out from white and from near black; the stripes tell them apart in print.
 _CLOCKS = (("device", "#4a86d8", ""), ("host", "#d08a2e", "/"))
+_FAINT = {"fillmode": "overlay", "fgopacity": 0.25}
 _RUN_HEAD = ("case", "seed", "status", "output", "proof", "limit", *units.ERROR_HEAD, "message")
 # What record.html takes beside a view.
 HEADS = {"error_head": text.ERROR_COLUMNS, "run_head": _RUN_HEAD}
@@ -203,7 +204,7 @@ def _trace(
         "insidetextfont": {"color": "#101418"},
         "hovertext": words,
         "hoverinfo": "text",
-        "marker": {"color": colour, "pattern": {"shape": stripes, "fillmode": "overlay", "fgopacity": 0.25}},
+        "marker": {"color": colour, "pattern": {"shape": stripes, **_FAINT}},
         "error_x": {
             "type": "data",
             "symmetric": False,

@@ -41,14 +41,14 @@ def application(store: str | None, access: Access) -> Starlette:
         yield
         desk.calls.close()
 
-    routes: list[BaseRoute] = [Route(one.path, _shown(desk, one)) for one in pages.PAGES]
-    routes += [
+    routes: list[BaseRoute] = [
         Route("/records/{record}.json", functools.partial(_record, desk, _json)),
         Route("/records/{record}/report.html", functools.partial(_record, desk, _report)),
         Route("/sessions/{session}/events", functools.partial(live.events, desk)),
         Route("/sessions", functools.partial(sending.start, desk), methods=["POST"]),
         Route("/sessions/{session}/calls", functools.partial(sending.call, desk), methods=["POST"]),
         Route("/static/{name}", _static),
+        *(Route(one.path, _shown(desk, one)) for one in pages.PAGES),
     ]
     return Starlette(
         routes=routes,

@@ -4,7 +4,6 @@ const live = document.getElementById("live");
 if (live && live.dataset.events) {
   const words = document.getElementById("connection");
   const source = new EventSource(live.dataset.events);
-  source.onopen = () => { words.textContent = "live"; };
   source.onerror = () => { words.textContent = "no connection; trying again"; };
   source.onmessage = (event) => {
     // What was open stays open, and a table stays where it was scrolled to.
@@ -14,6 +13,7 @@ if (live && live.dataset.events) {
     for (const id of open) document.getElementById(id)?.setAttribute("open", "");
     const table = live.querySelector(".scroll");
     if (table) table.scrollLeft = left;
+    words.textContent = "live";
   };
   source.addEventListener("end", () => {
     source.close();
