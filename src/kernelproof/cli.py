@@ -50,6 +50,7 @@ from kernelproof.arguments import (
 )
 from kernelproof.commands import level_of, print_json, sizes_of
 from kernelproof.errors import KernelproofError, UsageError
+from kernelproof.importing import uncollected
 from kernelproof.progress import Shown
 
 if TYPE_CHECKING:
@@ -273,7 +274,8 @@ def _judge(problem: str, candidate: str, timed: bool, options: Options) -> Recor
 
     # The worker's server imports torch while this process does the same.
     start_server()
-    from kernelproof import pipeline
+    with uncollected():
+        from kernelproof import pipeline
 
     timeline.mark("start and read the arguments")
     with Shown() as progress:
