@@ -99,6 +99,11 @@ def test_from_the_board_to_a_session(browser: Any, site: str, shop: Shop) -> Non
     wait(
         browser, "document.querySelectorAll('.chart .bars path, .chart .barlayer path').length > 1"
     )
+    click(browser, "as one file")
+    wait(browser, "document.querySelectorAll('.chart .barlayer path').length > 1")
+    # Its scripts are of no site: they reach nothing of this one.
+    assert browser.execute_script("return window.origin") == "null"
+    browser.back()
     click(browser, "axpby")
     assert "def get_inputs" in text(browser)
     click(browser, shop.session)

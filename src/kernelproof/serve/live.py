@@ -16,17 +16,22 @@ from kernelproof.serve.desk import Desk
 
 # How often the store is asked, in seconds.
 _EVERY = 0.5
+# For an answer to end by itself when the server ends; less than `run` waits.
+_GRACE = 1.0
 
 
 async def events(desk: Desk, request: Request) -> Response:
     """The ladder now, and again whenever the session has changed, until it is closed."""
     one = await anyio.to_thread.run_sync(desk.row, request.path_params["session"])
-    return EventSourceResponse(_told(desk, one.id), ping=15)
+    leaving = anyio.Event()
+    return EventSourceResponse(
+        _told(desk, one.id, leaving), ping=15, shutdown_event=leaving, shutdown_grace_period=_GRACE
+    )
 
 
-async def _told(desk: Desk, identity: str) -> AsyncIterator[dict[str, str]]:
+async def _told(desk: Desk, identity: str, leaving: anyio.Event) -> AsyncIterator[dict[str, str]]:
     last = None
-    while True:
+    while not leaving.is_set():
         now = await anyio.to_thread.run_sync(desk.stamp, identity)
         if now != last:
             last = now
@@ -34,7 +39,8 @@ async def _told(desk: Desk, identity: str) -> AsyncIterator[dict[str, str]]:
         if now[0] == "closed":
             yield {"event": "end", "data": "closed"}
             return
-        await anyio.sleep(_EVERY)
+        with anyio.move_on_after(_EVERY):
+            await leaving.wait()
 
 
 def _ladder(desk: Desk, identity: str) -> str:
