@@ -47,5 +47,7 @@ def proofs() -> str:
 
 
 def _machine(environment: dict[str, Any], gpu: bool) -> str:
-    name = environment["gpu"] if gpu else environment["cpu"]
+    name = environment["cpu"]
+    if gpu:
+        name = environment["gpu"] or f"no GPU ({name})"
     return f"{name}, torch {environment['torch']}"

@@ -30,6 +30,8 @@ def test_records_come_back_newest_first(tmp_path: Path) -> None:
     assert found[0] == numbered(4)
     assert store.get("0001") == numbered(1)
     assert store.latest(problem="other") == []
+    assert [row.id for row in store.index(2, numbered(0).problem.name)] == ["0004", "0003"]
+    assert store.counts() == {numbered(0).problem.name: (5, 5)}
 
 
 def test_an_unknown_or_ambiguous_id_is_said(tmp_path: Path) -> None:

@@ -112,3 +112,5 @@ def test_ids_are_prefixes_and_no_patterns(kept: Sessions) -> None:
         with pytest.raises(UsageError, match=words):
             kept.get(text)
     assert {row.id for row in kept.latest(5)} == {"abc", "abd"}
+    assert {row.id for row in kept.of_problem("problem", 5)} == {"abc", "abd"}
+    assert kept.of_problem("other", 5) == []

@@ -106,6 +106,9 @@ def test_records_and_sessions_on_a_server(served: str, monkeypatch) -> None:
         UsageError, match=r"no session begins with 'x' in postgresql://tester:\*\*\*"
     ):
         Sessions().get("x")
+    assert [row.id for row in store.index(2)] == ["0002", "0001"]
+    name = test_store.numbered(0).problem.name
+    assert store.index(problem="other") == [] and store.counts() == {name: (3, 3)}
 
 
 def test_eight_processes_on_a_server(url: str, request: pytest.FixtureRequest) -> None:
