@@ -304,6 +304,7 @@ def test_an_interval_has_one_unit() -> None:
         (units.flop_rate(51.2e12), "51.2 TFLOP/s"),
         (units.byte_rate(3.213e12), "3.21 TB/s"),
         (units.bits(22.43), "22.4"),
+        (units.bits(-0.04), "0.0"),
         (units.bits(INF), "exact"),
         (units.bits(NAN), "nan"),
         (units.precision("fp32 or better"), "fp32+"),

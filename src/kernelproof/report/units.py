@@ -137,7 +137,8 @@ def bits(value: float | None) -> str:
         return MISSING
     if value == math.inf:
         return "exact"
-    return f"{value:.1f}" if math.isfinite(value) else _not_finite(value)
+    # A little below none is none: there is no "-0.0".
+    return f"{round(value, 1) + 0.0:.1f}" if math.isfinite(value) else _not_finite(value)
 
 
 def precision(words: str) -> str:
