@@ -9,15 +9,19 @@ emulated, which tells the same of every candidate but has no times; `played` doe
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import difflib
+import io
 import json
 import os
 import re
-import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+
+from kernelproof import cli
 
 KEPT = Path(__file__).resolve().parents[1] / "results" / "h200" / "agents-session.json"
 CANDIDATE = """from pathlib import Path
@@ -166,30 +170,33 @@ def kept() -> str:
 def played(options: str = EMULATED) -> str:
     """Markdown of the whole session: commands, edits and real output. The session's id is written
     as SESSION."""
+    before_here = Path.cwd()
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
-        (place / "gemm").mkdir()
-        environment = {**os.environ, "KERNELPROOF_HOME": str(place / "home")}
-        shown, identity = _run(START + options, place, environment, "")
-        parts = [
-            f"`gemm/candidate.py`:\n\n```text\n{CANDIDATE}```\n",
-            f"`gemm/gemm.cu`:\n\n```text\n{PLAIN}```\n",
-            shown,
-        ]
-        before = {"candidate.py": CANDIDATE, "gemm.cu": PLAIN}
-        for words, call, kernel, shape in STEPS:
-            module = CANDIDATE.replace(SHAPE, f"ROWS, COLUMNS, THREADS = {str(shape)[1:-1]}")
-            texts = {"candidate.py": module, "gemm.cu": kernel}
-            for name, text in texts.items():
-                (place / "gemm" / name).write_text(text)
-            parts += [f"{words}\n", *_changes(before, texts)]
-            before = texts
-            line = f"kernelproof session {call} {identity} gemm --short"
-            parts.append(_run(line, place, environment, identity)[0])
-        parts.append("The ladder:\n")
-        line = f"kernelproof session log {identity} --no-diffs"
-        parts.append(_run(line, place, environment, identity)[0])
-    return "\n".join(parts)
+        os.chdir(folder)
+        try:
+            return "\n".join(_parts(Path(folder) / "gemm", options))
+        finally:
+            os.chdir(before_here)
+
+
+def _parts(gemm: Path, options: str) -> Iterator[str]:
+    gemm.mkdir()
+    yield f"`gemm/candidate.py`:\n\n```text\n{CANDIDATE}```\n"
+    yield f"`gemm/gemm.cu`:\n\n```text\n{PLAIN}```\n"
+    shown, identity = _run(START + options, "")
+    yield shown
+    before = {"candidate.py": CANDIDATE, "gemm.cu": PLAIN}
+    for words, call, kernel, shape in STEPS:
+        module = CANDIDATE.replace(SHAPE, f"ROWS, COLUMNS, THREADS = {str(shape)[1:-1]}")
+        texts = {"candidate.py": module, "gemm.cu": kernel}
+        for name, text in texts.items():
+            (gemm / name).write_text(text)
+        yield f"{words}\n"
+        yield from _changes(before, texts)
+        before = texts
+        yield _run(f"kernelproof session {call} {identity} gemm --short", identity)[0]
+    yield "The ladder:\n"
+    yield _run(f"kernelproof session log {identity} --no-diffs", identity)[0]
 
 
 def _changes(before: dict[str, str], after: dict[str, str]) -> list[str]:
@@ -209,15 +216,19 @@ def _changes(before: dict[str, str], after: dict[str, str]) -> list[str]:
     return found
 
 
-def _run(line: str, place: Path, environment: dict[str, str], identity: str) -> tuple[str, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", *line.split()], cwd=place, env=environment, capture_output=True,
-        text=True, check=False,
-    )  # fmt: skip
-    if done.returncode not in (0, 1):
-        raise RuntimeError(f"{line}: {done.stderr}")
-    found = identity or re.findall(r"session ([0-9a-f]{12})", done.stdout)[0]
-    text = f"$ {line}\n{done.stdout.strip()}".replace(found, "SESSION")
+def _run(line: str, identity: str) -> tuple[str, str]:
+    """What the command prints. Not in a process of its own: each would import torch."""
+    out, code = io.StringIO(), 0
+    with contextlib.redirect_stdout(out):
+        try:
+            cli.main(line.split()[1:])
+        except SystemExit as end:
+            code = int(end.code or 0)
+    if code not in (0, 1):
+        raise RuntimeError(f"{line}: exit code {code}")
+    printed = out.getvalue().strip()
+    found = identity or re.findall(r"session ([0-9a-f]{12})", printed)[0]
+    text = f"$ {line}\n{printed}".replace(found, "SESSION")
     return f"```text\n{text}\n```\n", found
 
 

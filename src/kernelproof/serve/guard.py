@@ -31,8 +31,9 @@ _CHARTS = (
 )
 # Of the self-contained report, whose scripts stand in it: it is kept apart from this site.
 SELF_CONTAINED = (
-    "sandbox allow-scripts; default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; img-src data:"
-    " blob:; worker-src blob:; style-src 'unsafe-inline'; script-src 'unsafe-inline' 'unsafe-eval'"
+    "sandbox allow-scripts; default-src 'none'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'; img-src data: blob:; worker-src blob:; style-src 'unsafe-inline'; "
+    "script-src 'unsafe-inline' 'unsafe-eval'"
 )
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
