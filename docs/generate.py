@@ -368,6 +368,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "bench_time": timing_tables.bench_time,
     "gpu_tests": timing_tables.gpu_tests,
     "kept_in_l2": timing_tables.kept_in_l2,
+    "worker_cost": timing_tables.worker_cost,
     "floors_h200": floors_h200,
     "inspect_rules": inspect_rules,
     "inspect_devices": inspect_devices,

@@ -95,3 +95,25 @@ def gpu_tests() -> str:
         taken = f"{row['seconds']:.1f}" if row.get("seconds") else "-"
         lines.append(f"| {' | '.join(words)} | {taken} |")
     return "\n".join(lines) + "\n"
+
+
+def worker_cost() -> str:
+    """What judging in a worker costs, from benchmarks/worker_cost.py."""
+    found = json.loads((ROOT / "results" / "worker-cost.json").read_text())
+    lines = ["| check of | one process | warm worker | new worker |", "|---|---|---|---|"]
+    start = found["seconds"].pop("cold start")
+    for name, one in found["seconds"].items():
+        cells = [f"{one['in process']:.2f} s"]
+        for way in ("warm worker", "new worker"):
+            cells.append(f"{one[way]:.2f} s ({one[f'{way} / in process']:.2f}x)")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    machine = found["environment"]
+    whole, alone = start["import torch"], start["import torch, no end"]
+    lines += [
+        "",
+        f"On {machine['cores']} cores ({machine['cpu']}), medians of {found['rounds']} rounds. "
+        f"From a cold start a verdict is told and the command has ended after "
+        f"{start['first verdict']:.2f} s. A process that only imports torch takes {whole:.2f} s, "
+        f"{alone:.2f} s without the end of the interpreter, which the command leaves out.",
+    ]
+    return "\n".join(lines) + "\n"
