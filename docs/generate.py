@@ -360,6 +360,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "corpus": corpus,
     "corpus_ratios": corpus_ratios,
     "ladder": ladder_tables.table,
+    "ladder_inline": ladder_tables.inline,
     "learnt": ladder_tables.learnt,
     "rung": ladder_tables.rung,
     "timing_answers": timing_tables.answers,
