@@ -108,12 +108,15 @@ def worker_cost() -> str:
             cells.append(f"{one[way]:.2f} s ({one[f'{way} / in process']:.2f}x)")
         lines.append(f"| {name} | {' | '.join(cells)} |")
     machine = found["environment"]
-    whole, alone = start["import torch"], start["import torch, no end"]
-    lines += [
-        "",
-        f"On {machine['cores']} cores ({machine['cpu']}), medians of {found['rounds']} rounds. "
-        f"From a cold start a verdict is told and the command has ended after "
-        f"{start['first verdict']:.2f} s. A process that only imports torch takes {whole:.2f} s, "
-        f"{alone:.2f} s without the end of the interpreter, which the command leaves out.",
-    ]
+    alone = start.get("import torch, no end")
+    text = (
+        f"On {machine['cores']} cores ({machine['cpu']}), medians of {found['rounds']} rounds; in "
+    )
+    text += "brackets the median of the ratios to one process within a round. "
+    text += "From a cold start a verdict is told and the command has ended after "
+    text += f"{start['first verdict']:.2f} s; a process that only imports torch takes "
+    text += f"{start['import torch']:.2f} s"
+    if alone is not None:
+        text += f", {alone:.2f} s without the end of the interpreter, which the command leaves out"
+    lines += ["", f"{text}."]
     return "\n".join(lines) + "\n"
