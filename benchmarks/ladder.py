@@ -23,7 +23,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,25 +93,31 @@ def _start(share: list[Task], place: Place) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
 
 
-def merged(tasks: Iterable[Task], out: Path, commit: str) -> list[dict[str, Any]]:
+def merged(tasks: Sequence[Task], out: Path, commit: str) -> list[dict[str, Any]]:
     """A row for each rung and form, from the files of its steps; ``commit``: of most of them."""
     rows: dict[tuple[str, str, str], dict[str, Any]] = {}
+
+    def row_of(*key: str) -> dict[str, Any]:
+        names = zip(("problem", "rung", "form"), key, strict=True)
+        return rows.setdefault(key, {**dict(names), "walls": {}})  # type: ignore[index]
+
     for task in tasks:
         found = kept(task, out)
         if task.step == "time" or not found:
             continue
-        key = (task.problem, task.name, task.form)
-        row = rows.setdefault(key, dict(zip(("problem", "rung", "form"), key, strict=True)))
-        row.setdefault("walls", {})[task.step] = round(found.pop("wall", 0.0), 2)
+        row = row_of(task.problem, task.name, task.form)
+        row["walls"][task.step] = round(found.pop("wall", 0.0), 2)
         _dated(row, task.step, found.pop("commit", ""), commit)
         if "fault" in found:
             row.setdefault("faults", {})[task.step] = found.pop("fault")
         row.update(found)
-    for (problem, name, form), row in rows.items():
-        timing, right, own = times_of(out, problem, name)
-        if timing is not None and form == "candidate":
-            row.update(times_row(timing, right))
-            _dated(row, "time", own, commit)
+    for problem in {task.problem for task in tasks if task.step == "time"}:
+        for rung in ladder.rungs(problem):
+            timing, right, own = times_of(out, problem, rung.name)
+            if timing is not None:
+                row = row_of(problem, rung.name, "candidate")
+                row.update(times_row(timing, right))
+                _dated(row, "time", own, commit)
     return [rows[key] for key in sorted(rows)]
 
 
@@ -142,7 +148,7 @@ def joined(earlier: LadderResults, rows: list[dict[str, Any]]) -> list[dict[str,
 
 
 def results_of(
-    tasks: Iterable[Task], out: Path, facts: dict[str, Any], onto: Path | None
+    tasks: Sequence[Task], out: Path, facts: dict[str, Any], onto: Path | None
 ) -> LadderResults:
     """What the steps in DIR found, joined to the results in ``onto`` where it is given.
 
