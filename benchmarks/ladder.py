@@ -1,7 +1,7 @@
 """Judge every rung of candidates/ on this machine; write the rows of docs/ladder.md.
 
     python benchmarks/ladder.py --out DIR [--only mla_kv/0] [--jobs 8] [--seconds 330] [--inline]
-                                [--steps time build check inspect]
+                                [--steps time build check inspect] [--onto FILE]
 
 On a GPU the rungs of a problem are timed together (see ladder_times.py), each is built from
 scratch, checked at the default level (``--jobs`` at a time), and inspected for an H200 with its
@@ -10,6 +10,8 @@ inspection. Each result is a file of its own in DIR, so that an interrupted run 
 was, the inspection also on another machine; all go to DIR/ladder.json (ladder-cpu.json without a
 GPU), to be kept as results/<gpu>/ladder.json or results/ladder-cpu.json.
 ``--inline``: also the load_inline forms, which take a minute each to compile.
+``--onto``: an earlier result of the same machine; what this run has not done stays as it is there,
+and a step that was done at another commit names it.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,7 @@ from kernelproof.types import LadderResults
 
 PROBLEMS = ("mla_kv", "int8_attention", "gated_recurrence")
 STEPS = ("time", "build", "check", "inspect")
+_FIGURES = ("max_abs", "bits", "reference_max_abs", "reference_bits")
 # Seconds without a result after which the process at work is ended, and its rung left out.
 PATIENCE = {"check": 150.0, "time": 150.0, "build": 40.0, "inspect": 60.0, "inline": 240.0}
 
@@ -90,25 +93,31 @@ def _start(share: list[Task], place: Place) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
 
 
-def merged(tasks: Iterable[Task], out: Path, commit: str) -> list[dict[str, Any]]:
+def merged(tasks: Sequence[Task], out: Path, commit: str) -> list[dict[str, Any]]:
     """A row for each rung and form, from the files of its steps; ``commit``: of most of them."""
     rows: dict[tuple[str, str, str], dict[str, Any]] = {}
+
+    def row_of(*key: str) -> dict[str, Any]:
+        names = zip(("problem", "rung", "form"), key, strict=True)
+        return rows.setdefault(key, {**dict(names), "walls": {}})  # type: ignore[index]
+
     for task in tasks:
         found = kept(task, out)
         if task.step == "time" or not found:
             continue
-        key = (task.problem, task.name, task.form)
-        row = rows.setdefault(key, dict(zip(("problem", "rung", "form"), key, strict=True)))
-        row.setdefault("walls", {})[task.step] = round(found.pop("wall", 0.0), 2)
+        row = row_of(task.problem, task.name, task.form)
+        row["walls"][task.step] = round(found.pop("wall", 0.0), 2)
         _dated(row, task.step, found.pop("commit", ""), commit)
         if "fault" in found:
             row.setdefault("faults", {})[task.step] = found.pop("fault")
         row.update(found)
-    for (problem, name, form), row in rows.items():
-        timing, right, own = times_of(out, problem, name)
-        if timing is not None and form == "candidate":
-            row.update(times_row(timing, right))
-            _dated(row, "time", own, commit)
+    for problem in {task.problem for task in tasks if task.step == "time"}:
+        for rung in ladder.rungs(problem):
+            timing, right, own = times_of(out, problem, rung.name)
+            if timing is not None:
+                row = row_of(problem, rung.name, "candidate")
+                row.update(times_row(timing, right))
+                _dated(row, "time", own, commit)
     return [rows[key] for key in sorted(rows)]
 
 
@@ -116,6 +125,47 @@ def _dated(row: dict[str, Any], step: str, own: str, commit: str) -> None:
     """Note the commit of a step where it is another one; either may be shortened."""
     if not own.startswith(commit) and not commit.startswith(own):
         row.setdefault("commits", {})[step] = own
+
+
+def joined(earlier: LadderResults, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """``earlier`` with what ``rows`` have done anew; both as `merged` with the commit of it."""
+    kept: dict[tuple[str, str, str], dict[str, Any]] = {
+        (r.problem, r.rung, r.form): r.model_dump(exclude_defaults=True) for r in earlier.rows
+    }
+    for row in rows:
+        key = (row["problem"], row["rung"], row["form"])
+        done = {*row["walls"], *(["time"] if "times" in row else [])}
+        old = kept.get(key, {})
+        steps = {
+            field: {s: x for s, x in old.get(field, {}).items() if s not in done}
+            | row.get(field, {})
+            for field in ("walls", "commits", "faults")
+        }
+        if "check" in done:  # a run without figures has none of these
+            old = {name: x for name, x in old.items() if name not in _FIGURES}
+        kept[key] = {**old, **row, **steps}
+    return [kept[key] for key in sorted(kept)]
+
+
+def results_of(
+    tasks: Sequence[Task], out: Path, facts: dict[str, Any], onto: Path | None
+) -> LadderResults:
+    """What the steps in DIR found, joined to the results in ``onto`` where it is given.
+
+    Raises:
+        ValueError: those are of another machine or another torch.
+    """
+    if onto is None:
+        rows = merged(tasks, out, facts["commit"])
+        return LadderResults.model_validate({**facts, "rows": rows})
+    earlier = LadderResults.model_validate_json(onto.read_text())
+    if (earlier.machine, earlier.torch) != (facts["machine"], facts["torch"]):
+        raise ValueError(
+            f"--onto {onto} is of {earlier.machine} with torch {earlier.torch}, this run of "
+            f"{facts['machine']} with {facts['torch']}; leave --onto out"
+        )
+    rows = joined(earlier, merged(tasks, out, earlier.commit))
+    return LadderResults.model_validate({**earlier.model_dump(), "rows": rows})
 
 
 def about(out: Path, gpu: bool, commit: str) -> dict[str, Any]:
@@ -156,6 +206,7 @@ def main() -> int:
     parser.add_argument("--inline", action="store_true")
     parser.add_argument("--cpu", action="store_true", help="as on a machine without a GPU")
     parser.add_argument("--commit", default="", help="of the sources, where git cannot tell")
+    parser.add_argument("--onto", type=Path, help="an earlier ladder.json")
     parser.add_argument("--work", default="", help=argparse.SUPPRESS)
     parser.add_argument("--form", default="candidate", help=argparse.SUPPRESS)
     parser.add_argument("--names", nargs="*", default=[], help=argparse.SUPPRESS)
@@ -184,14 +235,13 @@ def main() -> int:
         inline = [Task("check", r.problem, r.name, "load_inline") for r in twins]
         lead(inline, place, 4, until)
     everything = [task for tasks in steps.values() for task in tasks] + inline
-    rows = merged(everything, given.out, facts["commit"])
     output = given.out / ("ladder.json" if gpu else "ladder-cpu.json")
-    results = LadderResults.model_validate({**facts, "rows": rows})
+    results = results_of(everything, given.out, facts, given.onto)
     output.write_text(results.model_dump_json(indent=1, exclude_defaults=True) + "\n")
     for row in results.rows:
         words = row.unexpected or row.faults or ""
         print(row.problem, row.rung, row.form, row.status, row.device, words)
-    print(f"{output}: {len(rows)} rows of {len(rungs) + len(inline)}")
+    print(f"{output}: {len(results.rows)} rows")
     return int(any(row.unexpected or row.faults for row in results.rows))
 
 

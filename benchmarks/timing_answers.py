@@ -48,6 +48,9 @@ def run(
     both *= 1 + 0.1 * np.linspace(0, 1, budget.rounds)
     both[draw.random(both.shape) < outliers] *= 1.2
     ratios = true * both[0] / both[1]
+    early = estimate(ratios[: budget.far])
+    if early.far and early.narrow:
+        return early, budget.far
     look = budget.least
     while not (found := estimate(ratios[:look])).narrow and look < budget.rounds:
         look = min(budget.rounds, max(look + 1, round(look * NEXT)))

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -93,23 +94,31 @@ def compared(name: str, rounds: int) -> dict[str, float]:
 
 
 def cold(rounds: int) -> dict[str, float]:
-    """Seconds of importing torch in a fresh process, and of a first verdict in one."""
+    """Seconds of a fresh process that imports torch, with the interpreter's end and without, and of
+    one that comes to a first verdict. Modules are in bytecode, as an installer leaves them."""
     commands = {
         "import torch": [sys.executable, "-c", "import torch"],
+        "import torch, no end": [sys.executable, "-c", "import torch, os; os._exit(0)"],
         "first verdict": [
             sys.executable, "-m", "kernelproof", "check", "gated_recurrence", "cpu", "--quick",
             "--case", "founding", "--json", "--store", "sqlite://",
         ],
     }  # fmt: skip
     taken: dict[str, list[float]] = {label: [] for label in commands}
+    kept = {name: x for name, x in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     for number in range(rounds + 1):
         for label, command in commands.items():
             started = time.perf_counter()
-            subprocess.run(command, check=True, capture_output=True)
-            if number:  # the first fills the caches of builds and files
+            subprocess.run(command, check=True, capture_output=True, env=kept)
+            if number:  # the first fills the caches of builds, files and bytecode
                 taken[label].append(time.perf_counter() - started)
     medians = {label: statistics.median(times) for label, times in taken.items()}
-    return {**medians, "more": medians["first verdict"] - medians["import torch"]}
+    verdict = medians["first verdict"]
+    return {
+        **medians,
+        "more": verdict - medians["import torch"],
+        "more than without the end": verdict - medians["import torch, no end"],
+    }
 
 
 def main() -> None:

@@ -79,6 +79,20 @@ def _gpu_table(problem: str, there: dict[str, RungResult]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def inline() -> str:
+    """What building the load_inline forms took on the H200's machine, beside the others."""
+    lines = [
+        "| rung | verdict | build by `load_inline` | first result by NVRTC |",
+        "|---|---|---|---|",
+    ]
+    for row in _results(GPU).rows:
+        if row.form == "load_inline":
+            own = rows(GPU, row.problem)[row.rung].build
+            times = f"{seconds(row.build_seconds)} | {seconds(own)}"
+            lines.append(f"| {row.problem}/{row.rung} | {status(row)} | {times} |")
+    return "\n".join(lines) + "\n"
+
+
 def learnt(problem: str) -> str:
     """The paragraph of candidates/<problem>/LEARNT.md with the figures of the H200."""
     found = tuple(rows(GPU, problem).values())

@@ -67,11 +67,13 @@ def bench_time() -> str:
     found = newest("bench-time")
     heads = ["problem", "whole command", "after build", *_STAGES.values()]
     lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
-    # The first runs of a command fill its caches.
-    for row in {run["problem"]: run for run in found["runs"]}.values():
-        taken = {s["stage"]: s["seconds"] for s in row["stages"] if not s["beside"]}
-        cells = [row["wall"], row["after build"], *(taken.get(name, 0.0) for name in _STAGES)]
-        lines.append(f"| {row['problem']} | {' | '.join(f'{x:.1f} s' for x in cells)} |")
+    for part in (found, *found.get("later", ())):
+        # The first runs of a command fill its caches.
+        for row in {run["problem"]: run for run in part["runs"]}.values():
+            taken = {s["stage"]: s["seconds"] for s in row["stages"] if not s["beside"]}
+            cells = [row["wall"], row["after build"], *(taken.get(name, 0.0) for name in _STAGES)]
+            name = row["problem"] if part is found else f"{row['problem']}, again"
+            lines.append(f"| {name} | {' | '.join(f'{x:.1f} s' for x in cells)} |")
     without = [f"{x:.1f}" for x in sorted(found["import of torch without bytecode"])]
     lines += ["", f"Without bytecode importing torch took {' and '.join(without)} s."]
     return "\n".join(lines) + "\n"
@@ -94,4 +96,29 @@ def gpu_tests() -> str:
         words = [f"`{test}`", f"`{candidate.rstrip(']')}`" if candidate else "", row["outcome"]]
         taken = f"{row['seconds']:.1f}" if row.get("seconds") else "-"
         lines.append(f"| {' | '.join(words)} | {taken} |")
+    return "\n".join(lines) + "\n"
+
+
+def worker_cost() -> str:
+    """What judging in a worker costs, from benchmarks/worker_cost.py."""
+    found = json.loads((ROOT / "results" / "worker-cost.json").read_text())
+    lines = ["| check of | one process | warm worker | new worker |", "|---|---|---|---|"]
+    start = found["seconds"].pop("cold start")
+    for name, one in found["seconds"].items():
+        cells = [f"{one['in process']:.2f} s"]
+        for way in ("warm worker", "new worker"):
+            cells.append(f"{one[way]:.2f} s ({one[f'{way} / in process']:.2f}x)")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    machine = found["environment"]
+    alone = start.get("import torch, no end")
+    text = (
+        f"On {machine['cores']} cores ({machine['cpu']}), medians of {found['rounds']} rounds; in "
+    )
+    text += "brackets the median of the ratios to one process within a round. "
+    text += "From a cold start a verdict is told and the command has ended after "
+    text += f"{start['first verdict']:.2f} s; a process that only imports torch takes "
+    text += f"{start['import torch']:.2f} s"
+    if alone is not None:
+        text += f", {alone:.2f} s without the end of the interpreter, which the command leaves out"
+    lines += ["", f"{text}."]
     return "\n".join(lines) + "\n"

@@ -78,11 +78,6 @@ def test_a_paragraph_has_no_figure_of_its_own(problem: str) -> None:
     assert re.findall(r"\d+", text) == []
 
 
-# What no run on the GPU has told yet; a gap that is closed has to go from here.
-NOT_TIMED = ("int8_attention",)
-NOT_JUDGED = ("16c_tf32x3_fresh",)
-
-
 @pytest.mark.parametrize("problem", ladder.problems())
 def test_every_rung_was_judged_and_timed_on_the_gpu(problem: str) -> None:
     found = ladder_tables.rows(ladder_tables.GPU, problem)
@@ -90,9 +85,7 @@ def test_every_rung_was_judged_and_timed_on_the_gpu(problem: str) -> None:
     for rung in ladder.rungs(problem):
         row = found[rung.name]
         assert row.build is not None and row.unexpected == ""
-        assert (row.device is None) == (problem in NOT_TIMED)
-        assert (row.status is None) == (rung.name in NOT_JUDGED)
-        if row.status is not None:
-            assert (row.status, row.evidence) == (rung.on_a_gpu or rung.expect, "device")
-        if row.status == "pass" and row.device is not None:
+        assert row.device is not None
+        assert (row.status, row.evidence) == (rung.on_a_gpu or rung.expect, "device")
+        if row.status == "pass":
             assert row.right_when_timed and row.limit_share is not None

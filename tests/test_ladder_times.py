@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from kernelproof.timing.stats import series
-from kernelproof.types import Bound, Contestant, Limit, RungResult, Timing
+from kernelproof.types import Bound, Contestant, LadderResults, Limit, RungResult, Timing
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
+import ladder as benchmark
+import ladder_steps
 import ladder_times
 
 CALL = Bound(kind="call", name="one call", seconds=1e-6, amount=1.0, rate=1e6)
@@ -81,3 +83,40 @@ def test_what_is_wrong_while_timed_is_said(timing: Timing) -> None:
 def test_a_rung_without_times_has_no_row(timing: Timing) -> None:
     assert row(timing, "03_refused") is None
     assert row(timing, "04_added_later") is None
+
+
+EARLIER = LadderResults.model_validate({
+    "date": "2026-01-01", "commit": "aaaa111", "torch": "2.11", "machine": "NVIDIA H200",
+    "rows": [
+        {"problem": "p", "rung": "01", "status": "wrong", "bits": 3.0, "build": 0.5,
+         "walls": {"check": 9.0, "build": 1.0}, "faults": {"check": "lost"},
+         "commits": {"build": "cccc333"}},
+        {"problem": "p", "rung": "02", "status": "pass", "walls": {"check": 8.0}},
+    ],
+})  # fmt: skip
+
+
+def joined(tmp_path: Path, **other: str) -> LadderResults:
+    task = ladder_steps.Task("check", "p", "01")
+    found = {"status": "pass", "max_abs": 1e-6, "wall": 2.0, "commit": "bbbb222"}
+    ladder_steps.write(task.file(tmp_path), found)
+    earlier = tmp_path / "earlier.json"
+    earlier.write_text(EARLIER.model_dump_json())
+    facts = {"date": "2026-02-02", "commit": "bbbb222", "torch": "2.11", "machine": "NVIDIA H200"}
+    return benchmark.results_of([task], tmp_path, {**facts, **other}, earlier)
+
+
+def test_a_later_run_replaces_what_it_has_done_and_names_its_commit(tmp_path: Path) -> None:
+    found = joined(tmp_path)
+    assert (found.date, found.commit) == ("2026-01-01", "aaaa111")
+    first, second = found.rows
+    assert second == EARLIER.rows[1]
+    assert (first.status, first.max_abs, first.bits, first.build) == ("pass", 1e-6, None, 0.5)
+    assert first.walls == {"check": 2.0, "build": 1.0} and first.faults == {}
+    assert first.commits == {"check": "bbbb222", "build": "cccc333"}
+
+
+@pytest.mark.parametrize("other", [{"machine": "NVIDIA A100"}, {"torch": "2.12"}])
+def test_results_of_another_machine_do_not_join(tmp_path: Path, other: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="is of NVIDIA H200 with torch"):
+        joined(tmp_path, **other)

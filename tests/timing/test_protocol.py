@@ -114,8 +114,21 @@ def test_a_baseline_that_is_far_off_is_timed_no_more() -> None:
     far, near = Fake("far", 5e-2, noise=0.005), Fake("near", 1e-3, noise=0.01)
     timing = started(far, near)
     rounds = [max(one.host.rounds) + 1 for one in timing.baselines]
-    assert rounds[0] == 10 and rounds[1] > 20
+    assert rounds[0] == 8 and rounds[1] > 20
     assert [r.answer for r in timing.ratios if r.clock == "host"] == ["FASTER", "SAME"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "noise", "rounds"), [(3.1e-3, 0.002, 8), (3e-4, 0.002, 8), (2.9e-3, 0.002, 10)]
+)
+def test_only_far_ratios_end_the_run_early(seconds: float, noise: float, rounds: int) -> None:
+    timing = started(Fake("one", seconds, noise=noise))
+    assert max(timing.candidate.host.rounds) + 1 == rounds
+
+
+def test_a_far_ratio_that_is_not_narrow_does_not_end_it() -> None:
+    timing = started(Fake("wild", 1e-1, noise=0.3))
+    assert max(timing.candidate.host.rounds) + 1 > 10
 
 
 def test_what_is_not_narrow_when_the_budget_ends_is_named() -> None:
@@ -138,6 +151,16 @@ class Hot:
     def state(self, number, before):
         why = ("heat",) if number in self.rounds else ()
         return GpuState(number=number, sm_clock=1980, throttled=why)
+
+
+def test_throttled_rounds_keep_a_run_from_ending_early(monkeypatch) -> None:
+    monkeypatch.setattr(conditions, "Gpu", Hot)
+    rounds = []
+    for hot in ((), (3,)):
+        monkeypatch.setattr(Hot, "rounds", hot)
+        timing = run(Fake("far", 1e-1, graph=True), device="cuda")
+        rounds.append(max(timing.candidate.host.rounds) + 1)
+    assert rounds == [8, 10]
 
 
 @pytest.mark.parametrize(("hot", "left_out"), [((2, 5), (2, 5)), (tuple(range(40)), ())])

@@ -56,11 +56,13 @@ class Entrant:
 
 @dataclasses.dataclass(frozen=True)
 class Budget:
-    """``rounds`` at most and at least ``least``; no new round after ``seconds``, which may be
-    doubled for the least; about ``slice`` seconds for one contestant and clock in one round."""
+    """``rounds`` at most and at least ``least``, or ``far`` where every ratio is known by then to
+    be above three or below a third; no new round after ``seconds``, which may be doubled for the
+    least; about ``slice`` seconds for one contestant and clock in one round."""
 
     rounds: int = 160
     least: int = 10
+    far: int = 8  # the fewest that have a 99 % interval
     seconds: float = 10.0
     slice: float = 0.02
 
@@ -222,19 +224,26 @@ class _Run:
                 one.take(number, budget.slice)
             self.watch.end(number)
             self.done = number + 1
-            if self.done >= look:
+            if self.done == budget.far < look and not self.watch.throttled():
+                if self._narrow(far=True):
+                    return
+            elif self.done >= look:
                 look = max(self.done + 1, round(look * _NEXT_LOOK))
                 if self._narrow():
                     return
         self.ended = f"{budget.rounds} rounds, the most there may be, were over"
 
-    def _narrow(self) -> bool:
-        """Whether all is known that is asked for; marks the baselines of which that is true."""
+    def _narrow(self, far: bool = False) -> bool:
+        """Whether all is known that is asked for; marks the baselines of which that is true, with
+        ``far`` of those only whose ratio is."""
         for one in self.others:
             found = self._estimate(one)
-            one.settled = one.settled or found is None or found.narrow
+            known = found is None or (found.narrow and (found.far or not far))
+            one.settled = one.settled or known
         if self.others:
             return all(one.settled for one in self.others)
+        if far:
+            return False
         alone = self.mine.series("device") or self.mine.series("host")
         return alone is None or alone.high - alone.low < 2 * _ALONE * alone.median
 

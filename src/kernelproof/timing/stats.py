@@ -29,7 +29,8 @@ _FEWEST = 6
 _MOST_CORRELATION = 0.8
 # Half widths of the interval that will do, by how far the ratio is from 1: fine where the answer
 # hangs on it, coarse where it does not.
-_TARGETS = ((0.05, 0.005), (math.log(3), 0.01), (math.inf, 0.05))
+_FAR = math.log(3)
+_TARGETS = ((0.05, 0.005), (_FAR, 0.01), (math.inf, 0.05))
 
 _Array = npt.NDArray[np.float64]
 
@@ -49,6 +50,11 @@ class Estimate(NamedTuple):
     def half_width(self) -> float:
         """Of the 95 % interval, as a share of the ratio."""
         return math.log(self.high / self.low) / 2
+
+    @property
+    def far(self) -> bool:
+        """Whether one takes more than three times as long: no answer hangs on the figure."""
+        return abs(math.log(self.middle)) > _FAR
 
     @property
     def narrow(self) -> bool:
