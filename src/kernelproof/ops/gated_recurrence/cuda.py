@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from kernelproof.cuda import Kernel
 from kernelproof.errors import UnsupportedError
+from kernelproof.ops.gated_recurrence import chunked
 from kernelproof.ops.gated_recurrence.config import SHARED_LIMIT, Config, choose, gate_bits
 from kernelproof.ops.gated_recurrence.cuda_backward import launch_backward
 from kernelproof.ops.gated_recurrence.cuda_step import launch_step
@@ -73,7 +74,11 @@ def launch(
     if (y.numel() == 0 and (state is None or state.numel() == 0)) or sequences == 0:
         return y, state
     call = (q, k, v, gate_k, gate_v, gate_head, initial_state, state, log_gates, cu_seqlens)
-    if q.shape[3] > _MAX_ROWS:
+    in_chunks = chunked.plan(*call)
+    if in_chunks is not None:
+        tensors = (q, k, v, gate_k, gate_v, gate_head, initial_state, state, cu_seqlens)
+        chunked.launch(in_chunks, *tensors, float(scale), y)
+    elif q.shape[3] > _MAX_ROWS:
         _launch_row_blocks(_Call(*call), scale, y)
     else:
         _launch(*call, scale, y)

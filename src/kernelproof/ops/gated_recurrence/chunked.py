@@ -1,0 +1,274 @@
+"""The gated recurrence on tensor cores: which calls take ``chunked.cu``, and its launches."""
+
+from __future__ import annotations
+
+import functools
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from kernelproof.cuda import Kernel
+from kernelproof.ops.gated_recurrence.config import HEAD_GATE, KEY_GATE, VALUE_GATE, types
+
+_SOURCE = Path(__file__).parent / "chunked.cu"
+CHUNK = 16  # steps
+_SHARED_LIMIT = 227 * 1024  # bytes that a block of sm_90 may have
+_MOST_SLOTS = 20
+# Below so many steps the general kernel is the faster one.
+_FEWEST_STEPS = 64
+_MAX_INT = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Config:
+    """The template arguments of ``chunked.cu``, whose `Config` says what they mean."""
+
+    gate: str
+    gate_bytes: int
+    gates: int
+    key_dim: int
+    tiles: int
+    states: int
+    preparers: int
+    ahead: int
+    early: bool
+    ends: bool = False
+    slots: int = 0  # 0: as many as fit
+
+    @property
+    def columns(self) -> int:
+        """Columns of the state per block."""
+        return self.states * 16 * self.tiles
+
+    @property
+    def threads(self) -> int:
+        return 32 * (self.states + self.preparers)
+
+    @property
+    def by_key(self) -> bool:
+        return bool(self.gates & KEY_GATE)
+
+    @property
+    def slot(self) -> int:
+        """Bytes of a slot."""
+        key_tile = 2 * CHUNK * self.key_dim
+        size = key_tile * (1 if self.ends else 2) + 2 * CHUNK * self.columns
+        if self.gates & VALUE_GATE:
+            size += CHUNK * self.columns * self.gate_bytes
+        size += 0 if self.ends else 512
+        size += 4 * self.key_dim if self.by_key else 0
+        noted = self.ends if self.by_key else self.gates & HEAD_GATE
+        return size + (128 if noted else 0)
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory per block."""
+        return self._fixed() + self.slots * (self.slot + 16)
+
+    def _fixed(self) -> int:
+        parts = self.key_dim // 64 if self.by_key else 1
+        groups = self.preparers // parts
+        size = 16 if self.ends else 16 + self.states * 2 * CHUNK * 32 * self.tiles
+        if self.by_key:
+            size += self.preparers * (self.ahead + 1) * CHUNK * 64 * self.gate_bytes
+            if self.ends:
+                size += groups * 8 * self.key_dim
+            else:
+                size += self.preparers * 2 * CHUNK * 144 + groups * 2 * (parts - 1) * 896
+        return size
+
+    def fitted(self, limit: int = _SHARED_LIMIT) -> Config:
+        """With as many slots as fit the shared memory."""
+        slots = (limit - self._fixed()) // (self.slot + 16)
+        return replace(self, slots=min(slots, _MOST_SLOTS))
+
+    def kernel(self) -> Kernel:
+        return _kernel(self)
+
+
+@functools.cache
+def _kernel(c: Config) -> Kernel:
+    numbers = (c.gates, c.key_dim, c.tiles, c.states, c.slots, c.preparers, c.ahead)
+    flags = ("true" if flag else "false" for flag in (c.ends, c.early))
+    arguments = [c.gate, *map(str, numbers), *flags, str(c.shared)]
+    return Kernel(_SOURCE, f"chunked<Config<{', '.join(arguments)}>>")
+
+
+class Chunks(NamedTuple):
+    """How a call goes: the kernel that gives y, the one before it where a sequence has more than
+    one segment, and the segments."""
+
+    config: Config
+    ends: Config | None
+    segments: int
+    length: int  # steps of a segment
+
+
+def choose(
+    gate: str, gate_bytes: int, gates: int, key_dim: int, value_dim: int, steps: int | None
+) -> Chunks | None:
+    """The kernels for a problem, None where ``chunked.cu`` has none. ``steps`` is None where the
+    host does not know the lengths of sequences.
+
+    Segments round differently from a sequence that is gone through at once, so that they depend
+    on the sizes of one head alone, as everything that decides the rounding does.
+    """
+    if value_dim % 64 or key_dim not in (64, 128) or (gates & KEY_GATE and gates & VALUE_GATE):
+        return None
+    base = Config(gate, gate_bytes, gates, key_dim, 1, 4, 4, 2, early=False)
+    if gates & KEY_GATE:
+        if key_dim == 128 and value_dim % 128 == 0:
+            base = replace(base, tiles=2)
+    elif key_dim == 64:
+        base = replace(base, ahead=3, early=True)
+    else:
+        base = replace(base, states=8 if value_dim % 128 == 0 else 4, ahead=1, early=True)
+    config = base.fitted()
+    if steps is None:
+        return Chunks(config, None, 1, 1 << 30)
+    length = 2048 if key_dim == 64 or steps > 8192 else 1024
+    segments = max(1, -(-steps // length))
+    ends = replace(base, ends=True).fitted() if segments > 1 else None
+    return Chunks(config, ends, segments, length)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the launches need besides addresses."""
+
+    chunks: Chunks
+    first: int  # blocks of the launch for the ends of segments
+    blocks: int
+    chains: int  # heads of all sequences
+    key_dim: int
+    value_dim: int
+    numbers: tuple[int, ...]  # T, H, V, segments, their length
+    group: int
+    strides: bytes
+
+
+def plan(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate_k: Tensor | None,
+    gate_v: Tensor | None,
+    gate_head: Tensor | None,
+    initial: Tensor | None,
+    last: Tensor | None,
+    log_gates: bool,
+    cu_seqlens: Tensor | None,
+) -> Plan | None:
+    """How ``chunked.cu`` would run this call, None where it cannot, or not well."""
+    if q.dtype != torch.bfloat16:
+        return None
+    gate = gate_v if gate_v is not None else gate_k if gate_k is not None else gate_head
+    addresses = q.data_ptr() | k.data_ptr() | v.data_ptr()
+    for one in (gate_k, gate_v):
+        addresses |= 0 if one is None else one.data_ptr()
+    if addresses % 16:
+        return None
+    return _plan(
+        q.device.index,
+        torch.float32 if gate is None else gate.dtype,
+        log_gates and gate is not None,
+        q.shape,
+        v.shape,
+        -1 if cu_seqlens is None else cu_seqlens.shape[0] - 1,
+        q.stride(),
+        k.stride(),
+        v.stride(),
+        *(None if x is None else x.stride() for x in (gate_k, gate_v, gate_head, initial, last)),
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def _plan(
+    device: int,
+    gate: torch.dtype,
+    log_gates: bool,
+    keys: Sequence[int],
+    values: Sequence[int],
+    sequences: int,
+    *strides: Sequence[int] | None,
+) -> Plan | None:
+    batch, steps, key_heads, key_dim = keys
+    heads, value_dim = values[2:]
+    packed = sequences >= 0
+    if torch.cuda.get_device_capability(device) < (9, 0) or steps < _FEWEST_STEPS:
+        return None
+    gate_k, gate_v, gate_head = strides[3:6]
+    gates = sum(1 << i for i, s in enumerate((gate_k, gate_v, gate_head)) if s is not None)
+    elements = [(s, 8) for s in strides[:3]]
+    elements += [(s, 16 // gate.itemsize) for s in (gate_k, gate_v) if s is not None]
+    sizes = (batch, steps, heads)
+    if not all(_in_units(sizes, s, unit) for s, unit in elements if s is not None):
+        return None
+    kind = types(torch.bfloat16, gate, log_gates)[1]
+    chunks = choose(kind, gate.itemsize, gates, key_dim, value_dim, None if packed else steps)
+    if chunks is None:
+        return None
+    chains = (sequences if packed else batch) * heads
+    tiles = value_dim // chunks.config.columns
+    blocks = chains * tiles * chunks.segments
+    if blocks > _MAX_INT or steps > _MAX_INT - 4096:
+        return None
+    numbers = [*(x for s in strides[:6] for x in ((*s, 0)[:3] if s is not None else (0, 0, 0)))]
+    numbers += [x for s in strides[6:] for x in (s if s is not None else (0, 0, 0, 0))]
+    return Plan(
+        chunks,
+        chains * tiles * (chunks.segments - 1),
+        blocks,
+        chains,
+        key_dim,
+        value_dim,
+        (steps, heads, value_dim, chunks.segments, chunks.length),
+        heads // key_heads,
+        struct.pack(f"<{len(numbers)}q", *numbers),
+    )
+
+
+def _in_units(sizes: Sequence[int], strides: Sequence[int], unit: int) -> bool:
+    """Whether every row can be read in aligned units of so many elements."""
+    outer = zip(sizes, strides[:3], strict=True)
+    return strides[3] == 1 and all(n <= 1 or s % unit == 0 for n, s in outer)
+
+
+def launch(
+    plan: Plan,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate_k: Tensor | None,
+    gate_v: Tensor | None,
+    gate_head: Tensor | None,
+    initial: Tensor | None,
+    last: Tensor | None,
+    cu_seqlens: Tensor | None,
+    scale: float,
+    y: Tensor,
+) -> None:
+    """Run ``plan``: write y and, if given, the last state."""
+    ends: Any = None
+    decays: Any = None
+    segments = plan.numbers[3]
+    if segments > 1:
+        count = plan.chains * (segments - 1)
+        width = plan.key_dim if plan.chunks.config.by_key else plan.value_dim
+        ends = v.new_empty(count * plan.key_dim * plan.value_dim, dtype=torch.float32)
+        decays = v.new_empty(count * width, dtype=torch.float32)
+    arguments = (
+        q, k, v, gate_k, gate_v, gate_head, initial, y, last, ends, decays, cu_seqlens,
+        *plan.numbers, int(cu_seqlens is not None and cu_seqlens.dtype == torch.int64), plan.group,
+        scale, plan.strides,
+    )  # fmt: skip
+    for config, grid in ((plan.chunks.ends, plan.first), (plan.chunks.config, plan.blocks)):
+        if config is not None:
+            config.kernel()(
+                *arguments, grid=grid, block=config.threads, shared=config.shared
+            )
