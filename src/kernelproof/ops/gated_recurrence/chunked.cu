@@ -68,6 +68,9 @@ struct Config {
   static_assert(SLOTS >= (AHEAD + 1) * GROUPS, "the ring is too short for what is under way");
 };
 
+template <bool VALUE>
+struct Flag { static constexpr bool value = VALUE; };
+
 struct Arguments {
   const bfloat *q, *k, *v;
   const void *gate_k, *gate_v, *gate_head;
@@ -88,7 +91,7 @@ struct Layout {
 // What a block does: `chunks` chunks of steps from `first` on, of which the first `silent` are
 // known to the block of an earlier segment and give no y.
 struct Work {
-  int64 b, n, h, chain;   // batch, sequence (of states), head; head of a sequence
+  int b, n, h, chain;     // batch, sequence (of states), head; head of a sequence
   int column;             // first of the block
   int T;                  // steps of the sequence
   int segment, first;     // where the block starts: a segment, and its first step
@@ -158,16 +161,19 @@ __device__ __forceinline__ void prepare(const Arguments& p, const Layout& s, con
   const u32 full = shared + C::AT_BARRIERS, empty = full + C::SLOTS * 8;
   const u32 levels = shared + C::AT_LEVELS + me * C::LEVELS;
   const u32 ring = shared + C::AT_RING + me * C::RING;
-  const int64 key_head = w.h / p.group;
-  const bfloat* const q = p.q + w.b * s.q[0] + w.first * s.q[1] + key_head * s.q[2] + part * 64;
-  const bfloat* const k = p.k + w.b * s.k[0] + w.first * s.k[1] + key_head * s.k[2] + part * 64;
-  const bfloat* const v = p.v + w.b * s.v[0] + w.first * s.v[1] + w.h * s.v[2] + w.column;
-  const Gate* const gk = static_cast<const Gate*>(p.gate_k) + w.b * s.gate_k[0] +
-                         w.first * s.gate_k[1] + w.h * s.gate_k[2] + part * 64;
-  const Gate* const gv = static_cast<const Gate*>(p.gate_v) + w.b * s.gate_v[0] +
-                         w.first * s.gate_v[1] + w.h * s.gate_v[2] + w.column;
-  const Gate* const gh = static_cast<const Gate*>(p.gate_head) + w.b * s.gate_head[0] +
-                         w.first * s.gate_head[1] + w.h * s.gate_head[2];
+  const int64 key_head = w.h / p.group, batch = w.b;
+  // Where the next copies of this warp start; it takes every GROUPS-th chunk.
+  const int64 start = w.first + group * 16, stride = C::GROUPS * 16;
+  const int row0 = part * (16 / C::PARTS);
+  const bfloat* q = p.q + batch * s.q[0] + start * s.q[1] + key_head * s.q[2] + part * 64;
+  const bfloat* k = p.k + batch * s.k[0] + start * s.k[1] + key_head * s.k[2] + part * 64;
+  const bfloat* v = p.v + batch * s.v[0] + (start + row0) * s.v[1] + w.h * s.v[2] + w.column;
+  const Gate* gk = static_cast<const Gate*>(p.gate_k) + batch * s.gate_k[0] +
+                   start * s.gate_k[1] + w.h * s.gate_k[2] + part * 64;
+  const Gate* gv = static_cast<const Gate*>(p.gate_v) + batch * s.gate_v[0] +
+                   start * s.gate_v[1] + w.h * s.gate_v[2] + w.column;
+  const Gate* gh = static_cast<const Gate*>(p.gate_head) + batch * s.gate_head[0] +
+                   (start + lane % 16) * s.gate_head[1] + w.h * s.gate_head[2];
   const int steps = w.T - w.first;  // that exist
   float heads[C::AHEAD + 1];        // this lane's gate of the head, of the chunks under way
   float2 total = make_float2(1.0f, 1.0f), growth = total;
@@ -180,29 +186,34 @@ __device__ __forceinline__ void prepare(const Arguments& p, const Layout& s, con
     if (n < w.chunks) {
       wait(empty + 8 * copying, phase);
       const u32 slot = shared + copying * C::SLOT;
-      const int64 t = n * 16;
       const int valid = steps - n * 16;
-      constexpr int UNITS = C::K / 8 / C::PARTS, SHARE = 16 / C::PARTS;
-      copy_rows<UNITS, C::KEY_ROW, false, 16>(slot + C::KEYS + part * 128, k + t * s.k[1],
-                                              2 * s.k[1], lane, valid);
-      if (!C::ENDS)
-        copy_rows<UNITS, C::KEY_ROW, false, 16>(slot + C::Q + part * 128, q + t * s.q[1],
-                                                2 * s.q[1], lane, valid);
+      constexpr int UNITS = C::K / 8 / C::PARTS;
+      copy_rows<UNITS, C::KEY_ROW, false, 16>(slot + C::KEYS + part * 128, k, 2 * s.k[1], lane,
+                                              valid);
+      k += stride * s.k[1];
+      if (!C::ENDS) {
+        copy_rows<UNITS, C::KEY_ROW, false, 16>(slot + C::Q + part * 128, q, 2 * s.q[1], lane,
+                                                valid);
+        q += stride * s.q[1];
+      }
       if (C::KEY) {
         copy_rows<64 * C::GATE / 16, 64 * C::GATE, false, 16>(
-            ring + ring_in * 16 * 64 * C::GATE, gk + t * s.gate_k[1], C::GATE * s.gate_k[1], lane,
-            valid);
+            ring + ring_in * 16 * 64 * C::GATE, gk, C::GATE * s.gate_k[1], lane, valid);
+        gk += stride * s.gate_k[1];
         if (++ring_in == C::AHEAD + 1) ring_in = 0;
       }
-      const int row = part * SHARE;
-      copy_rows<C::COLUMNS / 8, C::VALUE_ROW, false, SHARE>(
-          slot + C::VALUES + row * C::VALUE_ROW, v + (t + row) * s.v[1], 2 * s.v[1], lane,
-          valid - row, row);
-      if (C::VALUE && !C::KEY)
+      copy_rows<C::COLUMNS / 8, C::VALUE_ROW, false, 16 / C::PARTS>(
+          slot + C::VALUES + row0 * C::VALUE_ROW, v, 2 * s.v[1], lane, valid - row0, row0);
+      v += stride * s.v[1];
+      if (C::VALUE && !C::KEY) {
         copy_rows<C::GATE_ROW / 16, C::GATE_ROW, C::GATE == 4, 16>(
-            slot + C::GATE_TILE, gv + t * s.gate_v[1], C::GATE * s.gate_v[1], lane, valid);
-      if (C::HEAD)
-        heads[0] = lane < 16 && lane < valid ? to_float(gh[(t + lane) * s.gate_head[1]]) : 1.0f;
+            slot + C::GATE_TILE, gv, C::GATE * s.gate_v[1], lane, valid);
+        gv += stride * s.gate_v[1];
+      }
+      if (C::HEAD) {
+        heads[0] = lane < 16 && lane < valid ? to_float(*gh) : 1.0f;
+        gh += stride * s.gate_head[1];
+      }
       copying += C::GROUPS;
       if (copying >= C::SLOTS) copying -= C::SLOTS, phase ^= 1;
     }
@@ -342,22 +353,22 @@ __device__ __noinline__ void walk(const Arguments& p, const Layout& s, const Wor
                                   int unsafe, Fragments<C>& f, float (&out)[C::TILES][2][4]) {
   typedef typename C::Gate Gate;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int64 key_head = w.h / p.group;
+  const int64 key_head = w.h / p.group, batch = w.b;
   const int column = w.column + warp * 16 * C::TILES + lane / 4;
 #pragma unroll 1
   for (int u = 0; u < 16; ++u) {
     const int64 t = w.first + n * 16 + u;
     if (t >= w.T) break;
-    const bfloat* const q = p.q + w.b * s.q[0] + t * s.q[1] + key_head * s.q[2] + lane % 4 * 2;
-    const bfloat* const k = p.k + w.b * s.k[0] + t * s.k[1] + key_head * s.k[2] + lane % 4 * 2;
-    const bfloat* const v = p.v + w.b * s.v[0] + t * s.v[1] + w.h * s.v[2] + column;
-    const Gate* const gk = static_cast<const Gate*>(p.gate_k) + w.b * s.gate_k[0] +
+    const bfloat* const q = p.q + batch * s.q[0] + t * s.q[1] + key_head * s.q[2] + lane % 4 * 2;
+    const bfloat* const k = p.k + batch * s.k[0] + t * s.k[1] + key_head * s.k[2] + lane % 4 * 2;
+    const bfloat* const v = p.v + batch * s.v[0] + t * s.v[1] + w.h * s.v[2] + column;
+    const Gate* const gk = static_cast<const Gate*>(p.gate_k) + batch * s.gate_k[0] +
                            t * s.gate_k[1] + w.h * s.gate_k[2] + lane % 4 * 2;
-    const Gate* const gv = static_cast<const Gate*>(p.gate_v) + w.b * s.gate_v[0] +
+    const Gate* const gv = static_cast<const Gate*>(p.gate_v) + batch * s.gate_v[0] +
                            t * s.gate_v[1] + w.h * s.gate_v[2] + column;
     float head = 1.0f;
     if (C::HEAD)
-      head = to_float((static_cast<const Gate*>(p.gate_head) + w.b * s.gate_head[0] +
+      head = to_float((static_cast<const Gate*>(p.gate_head) + batch * s.gate_head[0] +
                        t * s.gate_head[1])[w.h * s.gate_head[2]]);
     float value[C::TILES][2], gate[C::TILES][2], sum[C::TILES][2];
 #pragma unroll
@@ -477,7 +488,7 @@ __device__ __forceinline__ int64 state_at(const Work& w, const int64 (&s)[4], in
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int row = j * 8 + lane % 4 * 2 + e % 2;
   const int column = w.column + (warp * C::TILES + m) * 16 + lane / 4 + e / 2 * 8;
-  return w.n * s[0] + w.h * s[1] + row * s[2] + column * s[3];
+  return static_cast<int64>(w.n) * s[0] + w.h * s[1] + row * s[2] + column * s[3];
 }
 
 // The state at the start of the block's first segment.
@@ -496,7 +507,7 @@ __device__ __forceinline__ void first_state(const Arguments& p, const Layout& s,
                            : p.initial[state_at<C>(w, s.initial, m, j, e)];
   if (C::ENDS) return;
   for (int i = 0; i < w.segment; ++i) {
-    const int64 at = w.chain * (p.segments - 1) + i;
+    const int64 at = static_cast<int64>(w.chain) * (p.segments - 1) + i;
     const float* const decays = p.decays + at * (C::KEY ? C::K : p.V);
 #pragma unroll
     for (int m = 0; m < C::TILES; ++m) {
@@ -563,7 +574,7 @@ __device__ __forceinline__ void hold(const Arguments& p, const Layout& s, const 
   }
   const int steps = w.T - w.first;
   const int64 y_step = static_cast<int64>(p.H) * p.V;
-  bfloat* const y = p.y + (w.b * p.T + w.first) * y_step + w.h * p.V + w.column + warp * 16 * TILES;
+  bfloat* const y = p.y + (static_cast<int64>(w.b) * p.T + w.first) * y_step + w.h * p.V + w.column + warp * 16 * TILES;
 
   Fragments<C> f;
   first_state<C>(p, s, w, f);
@@ -727,23 +738,9 @@ __device__ __forceinline__ void hold(const Arguments& p, const Layout& s, const 
     }
   };
 
-  if (w.chunks > 0) next(0);
-  int slot_of_chunk = 0;
-#pragma unroll 1
-  for (int n = 0; n < w.chunks; ++n) {
-    const u32 slot = shared + slot_of_chunk * C::SLOT;
-    float out[TILES][2][4];
-#pragma unroll
-    for (int m = 0; m < TILES; ++m)
-#pragma unroll
-      for (int x = 0; x < 4; ++x) out[m][0][x] = out[m][1][x] = 0.0f;
-    if (C::KEY && !C::ENDS)
-#pragma unroll
-      for (int m = 0; m < TILES; ++m) {
-        multiply8(out[m][0], values[m][0], values[m][1], A.x);
-        multiply(out[m][1], values[m], A.y, A.z);
-      }
-    const bool safe = unsafe >= ALL_SAFE;
+  // y of a chunk from the state, and the state after it where UPDATE.
+  auto through_state = [&](u32 slot, float (&out)[TILES][2][4], auto flag) {
+    constexpr bool UPDATE = decltype(flag)::value;
 #pragma unroll
     for (int i = 0; i < PIECES; ++i) {
       u32 q[4], k[4];
@@ -773,7 +770,7 @@ __device__ __forceinline__ void hold(const Arguments& p, const Layout& s, const 
           multiply(out[m][0], a, q[0], q[1]);
           multiply(out[m][1], a, q[2], q[3]);
         }
-        if (safe) {
+        if (UPDATE) {
           if (C::KEY) {
             x[0] *= d0.x, x[1] *= d0.y, x[2] *= d0.x, x[3] *= d0.y;
             z[0] *= d1.x, z[1] *= d1.y, z[2] *= d1.x, z[3] *= d1.y;
@@ -788,7 +785,27 @@ __device__ __forceinline__ void hold(const Arguments& p, const Layout& s, const 
         }
       }
     }
-    if (!safe) {
+  };
+
+  if (w.chunks > 0) next(0);
+  int slot_of_chunk = 0;
+#pragma unroll 1
+  for (int n = 0; n < w.chunks; ++n) {
+    const u32 slot = shared + slot_of_chunk * C::SLOT;
+    float out[TILES][2][4];
+#pragma unroll
+    for (int m = 0; m < TILES; ++m)
+#pragma unroll
+      for (int x = 0; x < 4; ++x) out[m][0][x] = out[m][1][x] = 0.0f;
+    if (C::KEY && !C::ENDS)
+#pragma unroll
+      for (int m = 0; m < TILES; ++m) {
+        multiply8(out[m][0], values[m][0], values[m][1], A.x);
+        multiply(out[m][1], values[m], A.y, A.z);
+      }
+    if (unsafe >= ALL_SAFE) through_state(slot, out, Flag<true>());
+    else {
+      through_state(slot, out, Flag<false>());
       // Copies, because what a function is given by reference cannot stay in registers.
       Fragments<C> copy = f;
       const Arguments p_copy = p;
@@ -855,7 +872,7 @@ __device__ __forceinline__ void hold(const Arguments& p, const Layout& s, const 
     write(before, w.chunks - 1);
   }
   if (C::ENDS) {
-    const int64 at = w.chain * (p.segments - 1) + w.segment;
+    const int64 at = static_cast<int64>(w.chain) * (p.segments - 1) + w.segment;
 #pragma unroll
     for (int m = 0; m < TILES; ++m) {
       const int tile = w.column / 16 + warp * TILES + m;
@@ -889,7 +906,7 @@ __device__ __forceinline__ int first_unsafe(const Arguments& p, const Work& w, i
   __shared__ int found;
   if (threadIdx.x == 0) found = segment;
   __syncthreads();
-  const float* const decays = p.decays + w.chain * (p.segments - 1) * (C::KEY ? C::K : p.V) +
+  const float* const decays = p.decays + static_cast<int64>(w.chain) * (p.segments - 1) * (C::KEY ? C::K : p.V) +
                               (C::KEY ? 0 : w.column);
   for (int i = threadIdx.x; i < segment * WIDTH; i += C::THREADS)
     if (isnan(decays[static_cast<int64>(i / WIDTH) * (C::KEY ? C::K : p.V) + i % WIDTH]))
@@ -904,7 +921,7 @@ __global__ void __launch_bounds__(C::THREADS, 1)
             const typename C::Gate* gate_v, const typename C::Gate* gate_head, const float* initial,
             bfloat* y, float* last, float4* ends, float* products, const void* bounds, int T, int H,
             int V, int segments, int length, int bounds_64, int group, float scale,
-            const Layout layout) {
+            const __grid_constant__ Layout layout) {
   extern __shared__ __align__(128) char memory[];
   const u32 shared = shared_address(memory);
   Arguments p{q,    k,        v,      gate_k, gate_v, gate_head, initial, y,         last,  ends,
@@ -954,7 +971,7 @@ __global__ void __launch_bounds__(C::THREADS, 1)
         const u32 at = shared + C::AT_TOTALS + i * C::TOTALS + threadIdx.x * 4;
         total *= load_float(at), growth *= load_float(at + 4 * C::K);
       }
-      p.decays[(w.chain * (segments - 1) + segment) * C::K + threadIdx.x] =
+      p.decays[(static_cast<int64>(w.chain) * (segments - 1) + segment) * C::K + threadIdx.x] =
           checked_decay(total, growth);
     }
   }

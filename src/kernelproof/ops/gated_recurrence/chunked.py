@@ -127,7 +127,7 @@ def choose(
     elif key_dim == 64:
         base = replace(base, ahead=3, early=True)
     else:
-        base = replace(base, states=8 if value_dim % 128 == 0 else 4, ahead=1, early=True)
+        base = replace(base, states=8 if value_dim % 128 == 0 else 4, ahead=1)
     config = base.fitted()
     if steps is None:
         return Chunks(config, None, 1, 1 << 30)
@@ -269,6 +269,4 @@ def launch(
     )  # fmt: skip
     for config, grid in ((plan.chunks.ends, plan.first), (plan.chunks.config, plan.blocks)):
         if config is not None:
-            config.kernel()(
-                *arguments, grid=grid, block=config.threads, shared=config.shared
-            )
+            config.kernel()(*arguments, grid=grid, block=config.threads, shared=config.shared)
