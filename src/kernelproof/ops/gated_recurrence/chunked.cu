@@ -28,7 +28,7 @@
 // ---- configuration; chunked.py chooses it and computes SHARED likewise
 
 template <class Gate_, int GATES, int K_, int TILES_, int STATES_, int SLOTS_, int PREPARERS_,
-          int AHEAD_, bool ENDS_, bool EARLY_, int SHARED_>
+          int AHEAD_, bool ENDS_, bool EARLY_, int HALVES_, bool PREPARED_, int SHARED_>
 struct Config {
   typedef Gate_ Gate;
   static constexpr bool KEY = GATES & 1, VALUE = GATES & 2, HEAD = GATES & 4;
@@ -36,9 +36,12 @@ struct Config {
   static constexpr int PREPARERS = PREPARERS_, AHEAD = AHEAD_;
   static constexpr bool ENDS = ENDS_;    // the end state of a segment only
   static constexpr bool EARLY = EARLY_;  // a slot is read into registers, and free, one chunk ahead
-  static constexpr int PARTS = KEY ? K / 64 : 1;  // warps that prepare one chunk, 64 rows each
+  static constexpr int HALVES = HALVES_;  // state warps that share columns, each with some rows
+  static constexpr bool PREPARED = PREPARED_;  // the work on gates of keys is done, by operands.cu
+  static constexpr int PARTS = KEY && !PREPARED ? K / 64 : 1;  // warps that prepare one chunk
   static constexpr int GROUPS = PREPARERS / PARTS;
-  static constexpr int COLUMNS = STATES * 16 * TILES;  // of a block
+  static constexpr int ROWS = K / HALVES, TEAMS = STATES / HALVES;  // rows of a warp; column groups
+  static constexpr int COLUMNS = TEAMS * 16 * TILES;  // of a block
   static constexpr int THREADS = 32 * (STATES + PREPARERS);
   static constexpr int GATE = sizeof(Gate);  // bytes
 
@@ -54,16 +57,19 @@ struct Config {
 
   static constexpr int OUT_ROW = 32 * TILES;  // of y, per state warp
   static constexpr int OUT = ENDS ? 0 : 2 * 16 * OUT_ROW;
-  static constexpr int LEVELS = KEY && !ENDS ? 2 * LEVEL : 0;          // per preparing warp
-  static constexpr int SHARE = KEY && !ENDS ? 2 * (PARTS - 1) * 896 : 0;  // per group
-  static constexpr int RING = KEY ? (AHEAD + 1) * 16 * 64 * GATE : 0;  // gates, per preparing warp
-  static constexpr int TOTALS = KEY && ENDS ? 8 * K : 0;               // per group
-  static constexpr int AT_OUT = SLOTS * SLOT, AT_LEVELS = AT_OUT + STATES * OUT;
+  static constexpr bool LEVELLED = KEY && !PREPARED;  // gates of keys are worked on here
+  static constexpr int SUMS = ENDS || HALVES == 1 ? 0 : 2 * TILES * 1024;  // of y, per team
+  static constexpr int LEVELS = LEVELLED && !ENDS ? 2 * LEVEL : 0;          // per preparing warp
+  static constexpr int SHARE = LEVELLED && !ENDS ? 2 * (PARTS - 1) * 896 : 0;  // per group
+  static constexpr int RING = LEVELLED ? (AHEAD + 1) * 16 * 64 * GATE : 0;  // per preparing warp
+  static constexpr int TOTALS = KEY && ENDS ? 8 * K : 0;                    // per group
+  static constexpr int AT_OUT = SLOTS * SLOT, AT_SUMS = AT_OUT + TEAMS * OUT;
+  static constexpr int AT_LEVELS = AT_SUMS + TEAMS * SUMS;
   static constexpr int AT_SHARE = AT_LEVELS + PREPARERS * LEVELS;
   static constexpr int AT_RING = AT_SHARE + GROUPS * SHARE;
   static constexpr int AT_TOTALS = AT_RING + PREPARERS * RING;
   static constexpr int AT_BARRIERS = AT_TOTALS + GROUPS * TOTALS;
-  static constexpr int SHARED = AT_BARRIERS + SLOTS * 16 + 16;
+  static constexpr int SHARED = AT_BARRIERS + SLOTS * 16 + (HALVES > 1 ? TEAMS * 32 : 0) + 16;
   static_assert(SHARED == SHARED_, "chunked.py and chunked.cu disagree on the shared memory");
   static_assert(SLOTS >= (AHEAD + 1) * GROUPS, "the ring is too short for what is under way");
 };
@@ -79,6 +85,9 @@ struct Arguments {
   float* last;          // (N, H, K, V) or null
   float4* ends;         // end states of segments, as accumulators lie
   float* decays;        // products of their gates: (N * H, segments - 1, K or V)
+  const bfloat* operands;  // q and k with their gates: (N * H, chunks, 2, 16, K)
+  const uint4* products;   // A of each chunk, as its slot takes it
+  const float* chunk_decays;  // product of the gates of a chunk: (N * H, chunks, K)
   const void* bounds;   // of packed sequences, or null
   int T, H, V, segments, length, bounds_64, group;
   float scale;
@@ -149,6 +158,21 @@ __device__ __forceinline__ float as_gate(float x, float) { return x; }
 __device__ __forceinline__ float as_gate(float x, bfloat) { return x; }
 template <class Element>
 __device__ __forceinline__ float as_gate(float x, logarithm<Element>) { return expf(x); }
+
+// The first step of a chunk from which products of this warp's gates must not be trusted; gates
+// from there on become zero. `top`: the largest magnitude among the lane's gates, NaN if any is.
+__device__ __forceinline__ int guard(float2 (&g)[16], float top) {
+  int unsafe = ALL_SAFE;
+  if (!__any_sync(~0u, !(top <= SAFE))) return unsafe;
+#pragma unroll
+  for (int t = 15; t >= 0; --t)
+    if (!(fabsf(g[t].x) <= SAFE && fabsf(g[t].y) <= SAFE)) unsafe = t;
+  unsafe = __reduce_min_sync(~0u, unsafe);
+#pragma unroll
+  for (int t = 0; t < 16; ++t)
+    if (t >= unsafe) g[t] = make_float2(0.0f, 0.0f);
+  return unsafe;
+}
 
 // ---- preparing warps
 
@@ -274,17 +298,8 @@ __device__ __forceinline__ void prepare(const Arguments& p, const Layout& s, con
 #pragma unroll
         for (int t = 0; t < 16; ++t)
           if (t >= valid) g[t] = make_float2(1.0f, 1.0f);
-      int unsafe = ALL_SAFE;
-      if (__any_sync(~0u, !(top <= SAFE))) {
-#pragma unroll
-        for (int t = 15; t >= 0; --t)
-          if (!(fabsf(g[t].x) <= SAFE && fabsf(g[t].y) <= SAFE)) unsafe = t;
-        unsafe = __reduce_min_sync(~0u, unsafe);
-        if (C::ENDS) growth = make_float2(endless(), endless());
-#pragma unroll
-        for (int t = 0; t < 16; ++t)
-          if (t >= unsafe) g[t] = make_float2(0.0f, 0.0f);
-      }
+      int unsafe = guard(g, top);
+      if (C::ENDS && unsafe < ALL_SAFE) growth = make_float2(endless(), endless());
       float2 all = make_float2(1.0f, 1.0f);
       if constexpr (C::ENDS) {
 #pragma unroll
@@ -337,13 +352,77 @@ __device__ __forceinline__ void prepare(const Arguments& p, const Layout& s, con
   }
 }
 
+// The same where operands.cu has done the work on gates of keys: copies alone.
+template <class C>
+__device__ __forceinline__ void fetch_prepared(const Arguments& p, const Layout& s, const Work& w,
+                                               u32 shared) {
+  const int lane = threadIdx.x % 32, group = threadIdx.x / 32 - C::STATES;
+  const u32 full = shared + C::AT_BARRIERS, empty = full + C::SLOTS * 8;
+  const int64 chunks = (p.T + 15) / 16, chunk = w.chain * chunks + w.first / 16 + group;
+  const bfloat* operands = p.operands + chunk * 32 * C::K;
+  const uint4* products = p.products + chunk * 32 + lane;
+  const float* decays = p.chunk_decays + chunk * C::K + lane * 4;
+  const bfloat* v = p.v + w.b * s.v[0] + (w.first + group * 16) * s.v[1] + w.h * s.v[2] + w.column;
+  constexpr int OWN = C::K / 32;
+  float total[OWN], growth[OWN];
+#pragma unroll
+  for (int i = 0; i < OWN; ++i) total[i] = growth[i] = 1.0f;
+  int copying = group % C::SLOTS, phase = 1, working = copying;
+  for (int n = group; n < w.chunks + C::AHEAD * C::GROUPS; n += C::GROUPS) {
+    if (n < w.chunks) {
+      wait(empty + 8 * copying, phase);
+      const u32 slot = shared + copying * C::SLOT;
+      copy_rows<C::K / 8, C::KEY_ROW, false, 16>(slot + C::KEYS, operands + 16 * C::K, 2 * C::K,
+                                                 lane, 16);
+      if (!C::ENDS) {
+        copy_rows<C::K / 8, C::KEY_ROW, false, 16>(slot + C::Q, operands, 2 * C::K, lane, 16);
+        copy16(slot + C::PRODUCTS + lane * 16, products);
+      } else if (lane == 0) {
+        copy16(slot + C::NOTES, products);
+      }
+#pragma unroll
+      for (int i = 0; i < C::K; i += 128) copy16(slot + C::DECAYS + i * 4 + lane * 16, decays + i);
+      copy_rows<C::COLUMNS / 8, C::VALUE_ROW, false, 16>(slot + C::VALUES, v, 2 * s.v[1], lane,
+                                                         w.T - w.first - n * 16);
+      operands += C::GROUPS * 32 * C::K, products += C::GROUPS * 32, decays += C::GROUPS * C::K;
+      v += C::GROUPS * 16 * s.v[1];
+      copying += C::GROUPS;
+      if (copying >= C::SLOTS) copying -= C::SLOTS, phase ^= 1;
+    }
+    commit_copies();
+    if (n < C::AHEAD * C::GROUPS) continue;
+    wait_copies<C::AHEAD>();
+    __syncwarp();
+    const u32 slot = shared + working * C::SLOT;
+    if (C::ENDS) {
+      const bool unsafe = load32(slot + C::NOTES + 12) < ALL_SAFE;
+#pragma unroll
+      for (int i = 0; i < OWN; ++i) {
+        const float gate = load_float(slot + C::DECAYS + (i * 32 + lane) * 4);
+        total[i] *= gate;
+        growth[i] = unsafe ? endless() : growth[i] * fmaxf(1.0f, fabsf(gate));
+      }
+      __syncwarp();
+    }
+    if (lane == 0) arrive(full + 8 * working);
+    working += C::GROUPS;
+    if (working >= C::SLOTS) working -= C::SLOTS;
+  }
+  if (C::ENDS)
+#pragma unroll
+    for (int i = 0; i < OWN; ++i) {
+      const u32 at = shared + C::AT_TOTALS + group * C::TOTALS + (i * 32 + lane) * 4;
+      store32(at, __float_as_uint(total[i])), store32(at + 4 * C::K, __float_as_uint(growth[i]));
+    }
+}
+
 // ---- state warps
 
 // Columns of the state are rows of the accumulators: of tile m, lane / 4 and 8 more. Rows of the
 // state are columns: of fragment j, 8 j + lane % 4 * 2 and the next.
 template <class C>
 struct Fragments {
-  float s[C::TILES][C::K / 8][4];
+  float s[C::TILES][C::ROWS / 8][4];
 };
 
 // One chunk step by step in float, from global memory. y of steps from `unsafe` on goes to `out`,
@@ -354,16 +433,17 @@ __device__ __noinline__ void walk(const Arguments& p, const Layout& s, const Wor
   typedef typename C::Gate Gate;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int64 key_head = w.h / p.group, batch = w.b;
-  const int column = w.column + warp * 16 * C::TILES + lane / 4;
+  const int column = w.column + warp % C::TEAMS * 16 * C::TILES + lane / 4;
+  const int row = warp / C::TEAMS * C::ROWS + lane % 4 * 2;
 #pragma unroll 1
   for (int u = 0; u < 16; ++u) {
     const int64 t = w.first + n * 16 + u;
     if (t >= w.T) break;
-    const bfloat* const q = p.q + batch * s.q[0] + t * s.q[1] + key_head * s.q[2] + lane % 4 * 2;
-    const bfloat* const k = p.k + batch * s.k[0] + t * s.k[1] + key_head * s.k[2] + lane % 4 * 2;
+    const bfloat* const q = p.q + batch * s.q[0] + t * s.q[1] + key_head * s.q[2] + row;
+    const bfloat* const k = p.k + batch * s.k[0] + t * s.k[1] + key_head * s.k[2] + row;
     const bfloat* const v = p.v + batch * s.v[0] + t * s.v[1] + w.h * s.v[2] + column;
     const Gate* const gk = static_cast<const Gate*>(p.gate_k) + batch * s.gate_k[0] +
-                           t * s.gate_k[1] + w.h * s.gate_k[2] + lane % 4 * 2;
+                           t * s.gate_k[1] + w.h * s.gate_k[2] + row;
     const Gate* const gv = static_cast<const Gate*>(p.gate_v) + batch * s.gate_v[0] +
                            t * s.gate_v[1] + w.h * s.gate_v[2] + column;
     float head = 1.0f;
@@ -381,7 +461,7 @@ __device__ __noinline__ void walk(const Arguments& p, const Layout& s, const Wor
         sum[m][r] = 0.0f;
       }
 #pragma unroll
-    for (int j = 0; j < C::K / 8; ++j)
+    for (int j = 0; j < C::ROWS / 8; ++j)
 #pragma unroll
       for (int x = 0; x < 2; ++x) {
         const float key = to_float(k[j * 8 + x]);
@@ -486,8 +566,8 @@ struct ColumnGates {
 template <class C>
 __device__ __forceinline__ int64 state_at(const Work& w, const int64 (&s)[4], int m, int j, int e) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int row = j * 8 + lane % 4 * 2 + e % 2;
-  const int column = w.column + (warp * C::TILES + m) * 16 + lane / 4 + e / 2 * 8;
+  const int row = warp / C::TEAMS * C::ROWS + j * 8 + lane % 4 * 2 + e % 2;
+  const int column = w.column + (warp % C::TEAMS * C::TILES + m) * 16 + lane / 4 + e / 2 * 8;
   return static_cast<int64>(w.n) * s[0] + w.h * s[1] + row * s[2] + column * s[3];
 }
 
@@ -495,11 +575,12 @@ __device__ __forceinline__ int64 state_at(const Work& w, const int64 (&s)[4], in
 template <class C>
 __device__ __forceinline__ void first_state(const Arguments& p, const Layout& s, const Work& w,
                                             Fragments<C>& f) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int lane = threadIdx.x % 32, team = threadIdx.x / 32 % C::TEAMS;
+  const int piece = threadIdx.x / 32 / C::TEAMS * (C::ROWS / 8);
 #pragma unroll
   for (int m = 0; m < C::TILES; ++m)
 #pragma unroll
-    for (int j = 0; j < C::K / 8; ++j)
+    for (int j = 0; j < C::ROWS / 8; ++j)
 #pragma unroll
       for (int e = 0; e < 4; ++e)
         f.s[m][j][e] = C::ENDS || p.initial == nullptr
@@ -511,16 +592,16 @@ __device__ __forceinline__ void first_state(const Arguments& p, const Layout& s,
     const float* const decays = p.decays + at * (C::KEY ? C::K : p.V);
 #pragma unroll
     for (int m = 0; m < C::TILES; ++m) {
-      const int tile = w.column / 16 + warp * C::TILES + m;
-      const float4* const ends = p.ends + (at * (p.V / 16) + tile) * (C::K / 8 * 32) + lane;
+      const int tile = w.column / 16 + team * C::TILES + m;
+      const float4* const ends = p.ends + (at * (p.V / 16) + tile) * (C::K / 8 * 32) + piece * 32 + lane;
       float column[2] = {};
       if (!C::KEY)
         column[0] = decays[tile * 16 + lane / 4], column[1] = decays[tile * 16 + lane / 4 + 8];
 #pragma unroll
-      for (int j = 0; j < C::K / 8; ++j) {
+      for (int j = 0; j < C::ROWS / 8; ++j) {
         const float4 end = ends[j * 32];
         float2 row;
-        if (C::KEY) row = *reinterpret_cast<const float2*>(decays + j * 8 + lane % 4 * 2);
+        if (C::KEY) row = *reinterpret_cast<const float2*>(decays + (piece + j) * 8 + lane % 4 * 2);
         float(&x)[4] = f.s[m][j];
         x[0] = fmaf(x[0], C::KEY ? row.x : column[0], end.x);
         x[1] = fmaf(x[1], C::KEY ? row.y : column[0], end.y);
@@ -558,23 +639,28 @@ __device__ __forceinline__ void level_masks(u32 (&masks)[4], int lane) {
 template <class C>
 __device__ __forceinline__ void hold(const Arguments& p, const Layout& s, const Work& w, u32 shared) {
   typedef typename C::Gate Gate;
-  constexpr int TILES = C::TILES, PIECES = C::K / 16;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, c = lane % 4;
+  constexpr int TILES = C::TILES, PIECES = C::ROWS / 16;
+  const int lane = threadIdx.x % 32, c = lane % 4;
+  const int team = threadIdx.x / 32 % C::TEAMS, half_of_rows = threadIdx.x / 32 / C::TEAMS;
+  const bool writes = half_of_rows == 0;  // the warp of its team that gives y
   const u32 full = shared + C::AT_BARRIERS, empty = full + C::SLOTS * 8;
-  const u32 staged = shared + C::AT_OUT + warp * C::OUT;
+  const u32 staged = shared + C::AT_OUT + team * C::OUT;
+  const u32 sums = shared + C::AT_SUMS + team * C::SUMS + lane * 16;
+  const u32 sums_full = empty + C::SLOTS * 8 + team * 32, sums_empty = sums_full + 16;
   // Lanes' addresses for ldmatrix: as rows and columns of a left operand (transposed: pairs of right
   // ones), and as pairs of right operands.
   const int row_a = lane % 16, row_b = lane % 8 + lane / 16 * 8;
   const u32 unit_a = (lane / 16 ^ (row_a & 7)) << 4, unit_b = (lane / 8 % 2 ^ (row_b & 7)) << 4;
+  const int rows_at = half_of_rows * (C::ROWS / 64) * 128;
   u32 key_at[4], query_at[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    key_at[i] = row_a * C::KEY_ROW + (unit_a ^ i * 32);
-    query_at[i] = row_b * C::KEY_ROW + (unit_b ^ i * 32);
+    key_at[i] = C::KEYS + rows_at + row_a * C::KEY_ROW + (unit_a ^ i * 32);
+    query_at[i] = C::Q + rows_at + row_b * C::KEY_ROW + (unit_b ^ i * 32);
   }
   const int steps = w.T - w.first;
   const int64 y_step = static_cast<int64>(p.H) * p.V;
-  bfloat* const y = p.y + (static_cast<int64>(w.b) * p.T + w.first) * y_step + w.h * p.V + w.column + warp * 16 * TILES;
+  bfloat* const y = p.y + (static_cast<int64>(w.b) * p.T + w.first) * y_step + w.h * p.V + w.column + team * 16 * TILES;
 
   Fragments<C> f;
   first_state<C>(p, s, w, f);
@@ -592,14 +678,14 @@ __device__ __forceinline__ void hold(const Arguments& p, const Layout& s, const 
   int unsafe = ALL_SAFE;
   ColumnGates<C> gates;
   auto decay = [&](u32 slot, int i, int half) {
-    return load64(slot + C::DECAYS + (i * 16 + half * 8 + c * 2) * 4);
+    return load64(slot + C::DECAYS + (half_of_rows * C::ROWS + i * 16 + half * 8 + c * 2) * 4);
   };
   int reading = 0, phase = 0;
   auto next = [&](int n) {
     const u32 slot = shared + reading * C::SLOT;
     wait(full + 8 * reading, phase);
     auto unit = [&](int m) {
-      const int u = (warp * TILES + m) * 2 + lane / 8 % 2;
+      const int u = (team * TILES + m) * 2 + lane / 8 % 2;
       return ((u & ~7) | ((u ^ row_b) & 7)) << 4;
     };
 #pragma unroll
@@ -620,7 +706,7 @@ __device__ __forceinline__ void hold(const Arguments& p, const Layout& s, const 
           for (int r = 0; r < 2; ++r) {
             float2 x = make_float2(1.0f, 1.0f);
             if (C::VALUE && C::GATE == 4) {
-              const int at = ((warp * TILES + m) * 4 + r * 2 + lane / 16) ^ c << 1;
+              const int at = ((team * TILES + m) * 4 + r * 2 + lane / 16) ^ c << 1;
               const u32 from = slot + C::GATE_TILE + (half * 8 + c * 2) * C::GATE_ROW + (at << 4) +
                                (lane / 4 & 3) * 4;
               x = make_float2(load_float(from), load_float(from + C::GATE_ROW));
@@ -638,9 +724,10 @@ __device__ __forceinline__ void hold(const Arguments& p, const Layout& s, const 
     if (Q_EARLY)
 #pragma unroll
       for (int i = 0; i < PIECES; ++i)
-        load_matrices(queries[i], slot + C::Q + i / 4 * 128 + query_at[i % 4]);
+        load_matrices(queries[i], slot + i / 4 * 128 + query_at[i % 4]);
     unsafe = ALL_SAFE;
-    if (C::KEY && C::ENDS)
+    if (C::KEY && C::ENDS && C::PREPARED) unsafe = load32(slot + C::NOTES + 12);
+    if (C::KEY && C::ENDS && !C::PREPARED)
 #pragma unroll
       for (int i = 0; i < C::PARTS; ++i)
         unsafe = min(unsafe, static_cast<int>(load32(slot + C::NOTES + i * 4)));
@@ -648,7 +735,7 @@ __device__ __forceinline__ void hold(const Arguments& p, const Layout& s, const 
     if (C::EARLY) {
 #pragma unroll
       for (int i = 0; i < PIECES; ++i) {
-        load_transposed(keys[i], slot + C::KEYS + i / 4 * 128 + key_at[i % 4]);
+        load_transposed(keys[i], slot + i / 4 * 128 + key_at[i % 4]);
         if (C::KEY) decays[i][0] = decay(slot, i, 0), decays[i][1] = decay(slot, i, 1);
       }
       __syncwarp();
@@ -749,13 +836,13 @@ __device__ __forceinline__ void hold(const Arguments& p, const Layout& s, const 
 #pragma unroll
         for (int x = 0; x < 4; ++x) k[x] = keys[C::EARLY ? i : 0][x];
       } else {
-        load_transposed(k, slot + C::KEYS + i / 4 * 128 + key_at[i % 4]);
+        load_transposed(k, slot + i / 4 * 128 + key_at[i % 4]);
       }
       if (Q_EARLY) {
 #pragma unroll
         for (int x = 0; x < 4; ++x) q[x] = queries[Q_EARLY ? i : 0][x];
       } else if (!C::ENDS) {
-        load_matrices(q, slot + C::Q + i / 4 * 128 + query_at[i % 4]);
+        load_matrices(q, slot + i / 4 * 128 + query_at[i % 4]);
       }
       if (C::KEY) {
         d0 = C::EARLY ? decays[C::EARLY ? i : 0][0] : decay(slot, i, 0);
@@ -797,7 +884,7 @@ __device__ __forceinline__ void hold(const Arguments& p, const Layout& s, const 
     for (int m = 0; m < TILES; ++m)
 #pragma unroll
       for (int x = 0; x < 4; ++x) out[m][0][x] = out[m][1][x] = 0.0f;
-    if (C::KEY && !C::ENDS)
+    if (C::KEY && !C::ENDS && half_of_rows == C::HALVES - 1)
 #pragma unroll
       for (int m = 0; m < TILES; ++m) {
         multiply8(out[m][0], values[m][0], values[m][1], A.x);
@@ -836,6 +923,37 @@ __device__ __forceinline__ void hold(const Arguments& p, const Layout& s, const 
       if (n + 1 < w.chunks) next(n + 1);
       continue;
     }
+    if (C::HALVES > 1) {  // the last half hands its part of y to the first
+      const u32 at = sums + (n & 1) * TILES * 1024;
+      const u32 phase_of_sums = n >> 1 & 1;
+      if (!writes) {
+        wait(sums_empty + 8 * (n & 1), phase_of_sums ^ 1);
+#pragma unroll
+        for (int m = 0; m < TILES; ++m)
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            const float(&o)[4] = out[m][half];
+            store128(at + (m * 2 + half) * 512, __float_as_uint(o[0]), __float_as_uint(o[1]),
+                     __float_as_uint(o[2]), __float_as_uint(o[3]));
+          }
+        __syncwarp();
+        if (lane == 0) arrive(sums_full + 8 * (n & 1));
+        if (n + 1 < w.chunks) next(n + 1);
+        continue;
+      }
+      if (n + 1 < w.chunks) next(n + 1);
+      wait(sums_full + 8 * (n & 1), phase_of_sums);
+#pragma unroll
+      for (int m = 0; m < TILES; ++m)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const uint4 other = load128(at + (m * 2 + half) * 512);
+          out[m][half][0] += __uint_as_float(other.x), out[m][half][1] += __uint_as_float(other.y);
+          out[m][half][2] += __uint_as_float(other.z), out[m][half][3] += __uint_as_float(other.w);
+        }
+      __syncwarp();
+      if (lane == 0) arrive(sums_empty + 8 * (n & 1));
+    }
     uint4 before[TILES];
     if (n > 0) fetch(before, (n - 1) & 1);
     const ColumnGates<C> mine = gates;
@@ -861,12 +979,12 @@ __device__ __forceinline__ void hold(const Arguments& p, const Layout& s, const 
                            ((m * 2 + lane / 8 % 2 ^ place(row_b)) << 4),
                        packed[m]);
     }
-    if (C::KEY && n + 1 < w.chunks) next(n + 1);
+    if (C::KEY && C::HALVES == 1 && n + 1 < w.chunks) next(n + 1);
     if (n > 0) write(before, n - 1);
     __syncwarp();
   }
 
-  if (!C::ENDS && w.chunks > 0) {
+  if (!C::ENDS && w.chunks > 0 && writes) {
     uint4 before[TILES];
     fetch(before, (w.chunks - 1) & 1);
     write(before, w.chunks - 1);
@@ -875,10 +993,11 @@ __device__ __forceinline__ void hold(const Arguments& p, const Layout& s, const 
     const int64 at = static_cast<int64>(w.chain) * (p.segments - 1) + w.segment;
 #pragma unroll
     for (int m = 0; m < TILES; ++m) {
-      const int tile = w.column / 16 + warp * TILES + m;
-      float4* const ends = p.ends + (at * (p.V / 16) + tile) * (C::K / 8 * 32) + lane;
+      const int tile = w.column / 16 + team * TILES + m;
+      float4* const ends = p.ends + (at * (p.V / 16) + tile) * (C::K / 8 * 32) +
+                           half_of_rows * (C::ROWS / 8 * 32) + lane;
 #pragma unroll
-      for (int j = 0; j < C::K / 8; ++j) {
+      for (int j = 0; j < C::ROWS / 8; ++j) {
         const float(&x)[4] = f.s[m][j];
         store_global128(ends + j * 32, make_uint4(__float_as_uint(x[0]), __float_as_uint(x[1]),
                                                   __float_as_uint(x[2]), __float_as_uint(x[3])));
@@ -892,7 +1011,7 @@ __device__ __forceinline__ void hold(const Arguments& p, const Layout& s, const 
 #pragma unroll
     for (int m = 0; m < TILES; ++m)
 #pragma unroll
-      for (int j = 0; j < C::K / 8; ++j)
+      for (int j = 0; j < C::ROWS / 8; ++j)
 #pragma unroll
         for (int e = 0; e < 4; ++e) p.last[state_at<C>(w, s.last, m, j, e)] = f.s[m][j][e];
   }
@@ -919,13 +1038,14 @@ template <class C>
 __global__ void __launch_bounds__(C::THREADS, 1)
     chunked(const bfloat* q, const bfloat* k, const bfloat* v, const typename C::Gate* gate_k,
             const typename C::Gate* gate_v, const typename C::Gate* gate_head, const float* initial,
-            bfloat* y, float* last, float4* ends, float* products, const void* bounds, int T, int H,
+            bfloat* y, float* last, float4* ends, float* decays, const bfloat* operands,
+            const uint4* products, const float* chunk_decays, const void* bounds, int T, int H,
             int V, int segments, int length, int bounds_64, int group, float scale,
             const __grid_constant__ Layout layout) {
   extern __shared__ __align__(128) char memory[];
   const u32 shared = shared_address(memory);
-  Arguments p{q,    k,        v,      gate_k, gate_v, gate_head, initial, y,         last,  ends,
-              products, bounds, T,    H,      V,      segments,  length,  bounds_64, group, scale};
+  Arguments p{q, k, v, gate_k, gate_v, gate_head, initial, y, last, ends, decays, operands, products,
+              chunk_decays, bounds, T, H, V, segments, length, bounds_64, group, scale};
   const int tiles = V / C::COLUMNS, parts = C::ENDS ? segments - 1 : segments;
   const int tile = blockIdx.x % tiles, rest = blockIdx.x / tiles, segment = rest % parts;
   Work w;
@@ -957,11 +1077,16 @@ __global__ void __launch_bounds__(C::THREADS, 1)
       init_barrier(shared + C::AT_BARRIERS + 8 * i, C::PARTS);
       init_barrier(shared + C::AT_BARRIERS + (C::SLOTS + i) * 8, C::STATES);
     }
+    if (C::HALVES > 1)
+      for (int i = 0; i < C::TEAMS * 4; ++i)
+        init_barrier(shared + C::AT_BARRIERS + C::SLOTS * 16 + 8 * i, 1);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   __syncthreads();
-  if (threadIdx.x >= 32 * C::STATES) prepare<C>(p, layout, w, shared);
-  else hold<C>(p, layout, w, shared);
+  if (threadIdx.x >= 32 * C::STATES) {
+    if constexpr (C::PREPARED) fetch_prepared<C>(p, layout, w, shared);
+    else prepare<C>(p, layout, w, shared);
+  } else hold<C>(p, layout, w, shared);
   if (C::KEY && C::ENDS) {  // the product of gates over the groups of preparing warps
     __syncthreads();
     if (w.column == 0 && threadIdx.x < C::K) {
@@ -975,4 +1100,78 @@ __global__ void __launch_bounds__(C::THREADS, 1)
           checked_decay(total, growth);
     }
   }
+}
+
+// The work on gates of keys for every chunk, once for all blocks that share a head: where its columns
+// are too many for one block. A block takes a chunk, a warp 64 rows of the state.
+template <class Gate, int GATES, int K>
+__global__ void __launch_bounds__(K / 2)
+    gate_keys(const bfloat* q, const bfloat* k, const Gate* gate_k, const Gate* gate_head,
+              bfloat* operands, uint4* products, float* decays, int T, int H, int group,
+              const __grid_constant__ Layout s) {
+  constexpr int WARPS = K / 64;
+  __shared__ __align__(128) char tiles[WARPS * 2 * LEVEL];
+  __shared__ float shares[WARPS][7][32];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int chunks = (T + 15) / 16, chunk = blockIdx.x % chunks, chain = blockIdx.x / chunks;
+  const int64 b = chain / H, h = chain % H, key_head = h / group, t0 = chunk * 16;
+  const int valid = T - chunk * 16, column = warp * 64 + lane * 2;
+  const bfloat* const q_at = q + b * s.q[0] + t0 * s.q[1] + key_head * s.q[2] + column;
+  const bfloat* const k_at = k + b * s.k[0] + t0 * s.k[1] + key_head * s.k[2] + column;
+  const Gate* const gate_at =
+      gate_k + b * s.gate_k[0] + t0 * s.gate_k[1] + h * s.gate_k[2] + column;
+  u32 qr[16], kr[16];
+  float2 g[16];
+  float top = 0.0f;
+#pragma unroll
+  for (int t = 0; t < 16; ++t) {
+    qr[t] = t < valid ? *reinterpret_cast<const u32*>(q_at + t * s.q[1]) : 0;
+    kr[t] = t < valid ? *reinterpret_cast<const u32*>(k_at + t * s.k[1]) : 0;
+    const Gate* const pair = gate_at + t * s.gate_k[1];
+    g[t] = t < valid ? make_float2(to_float(pair[0]), to_float(pair[1])) : make_float2(1.0f, 1.0f);
+    if ((GATES & 4) && t < valid) {
+      const float head = to_float(
+          gate_head[b * s.gate_head[0] + (t0 + t) * s.gate_head[1] + h * s.gate_head[2]]);
+      g[t] = make_float2(joined(g[t].x, head), joined(g[t].y, head));
+    }
+    top = larger(larger(top, g[t].x), g[t].y);
+  }
+  int unsafe = guard(g, top);
+
+  const u32 own = shared_address(tiles) + warp * 2 * LEVEL;
+#pragma unroll
+  for (int t = 0; t < 16; ++t) {
+    store32(own + t * LEVEL_ROW + lane * 4, qr[t]);
+    store32(own + LEVEL + t * LEVEL_ROW + lane * 4, kr[t]);
+  }
+  __syncwarp();
+  float a[2][4] = {}, sums[6];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    u32 x[4], y[4];
+    load_matrices(x, own + lane % 16 * LEVEL_ROW + lane / 16 * 16 + i * 32);
+    load_matrices(y, own + LEVEL + (lane % 8 + lane / 16 * 8) * LEVEL_ROW + lane / 8 % 2 * 16 + i * 32);
+    multiply(a[0], x, y[0], y[1]), multiply(a[1], x, y[2], y[3]);
+  }
+  pick_diagonal(sums, a, lane);
+  __syncwarp();
+  bfloat* const to = operands + (static_cast<int64>(chain) * chunks + chunk) * 32 * K + column;
+  const float2 all = gated_products(
+      sums, qr, kr, g, own, lane, [&](int t, u32 x) { *reinterpret_cast<u32*>(to + t * K) = x; },
+      [&](int t, u32 x) { *reinterpret_cast<u32*>(to + (16 + t) * K) = x; });
+  *reinterpret_cast<float2*>(decays + (static_cast<int64>(chain) * chunks + chunk) * K + column) = all;
+#pragma unroll
+  for (int i = 0; i < 6; ++i) shares[warp][i][lane] = sums[i];
+  shares[warp][6][lane] = __int_as_float(unsafe);
+  __syncthreads();
+  if (warp != 0) return;
+#pragma unroll
+  for (int other = 1; other < WARPS; ++other) {
+#pragma unroll
+    for (int i = 0; i < 6; ++i) sums[i] += shares[other][i][lane];
+    unsafe = min(unsafe, __float_as_int(shares[other][6][lane]));
+  }
+  store_global128(products + (static_cast<int64>(chain) * chunks + chunk) * 32 + lane,
+                  make_uint4(pack(sums[0], sums[1]), pack(sums[2], sums[3]),
+                             pack(sums[4], sums[5]), unsafe));
 }

@@ -38,12 +38,14 @@ class Config:
     ahead: int
     early: bool
     ends: bool = False
+    halves: int = 1
+    prepared: bool = False
     slots: int = 0  # 0: as many as fit
 
     @property
     def columns(self) -> int:
         """Columns of the state per block."""
-        return self.states * 16 * self.tiles
+        return self.states // self.halves * 16 * self.tiles
 
     @property
     def threads(self) -> int:
@@ -71,15 +73,19 @@ class Config:
         return self._fixed() + self.slots * (self.slot + 16)
 
     def _fixed(self) -> int:
-        parts = self.key_dim // 64 if self.by_key else 1
-        groups = self.preparers // parts
-        size = 16 if self.ends else 16 + self.states * 2 * CHUNK * 32 * self.tiles
-        if self.by_key:
+        levelled = self.by_key and not self.prepared
+        parts = self.key_dim // 64 if levelled else 1
+        groups, teams = self.preparers // parts, self.states // self.halves
+        size = 16 + (teams * 32 if self.halves > 1 else 0)
+        if not self.ends:
+            size += teams * 2 * CHUNK * 32 * self.tiles
+            size += teams * 2 * self.tiles * 1024 if self.halves > 1 else 0
+        if levelled:
             size += self.preparers * (self.ahead + 1) * CHUNK * 64 * self.gate_bytes
-            if self.ends:
-                size += groups * 8 * self.key_dim
-            else:
+            if not self.ends:
                 size += self.preparers * 2 * CHUNK * 144 + groups * 2 * (parts - 1) * 896
+        if self.by_key and self.ends:
+            size += groups * 8 * self.key_dim
         return size
 
     def fitted(self, limit: int = _SHARED_LIMIT) -> Config:
@@ -94,9 +100,15 @@ class Config:
 @functools.cache
 def _kernel(c: Config) -> Kernel:
     numbers = (c.gates, c.key_dim, c.tiles, c.states, c.slots, c.preparers, c.ahead)
-    flags = ("true" if flag else "false" for flag in (c.ends, c.early))
-    arguments = [c.gate, *map(str, numbers), *flags, str(c.shared)]
+    ends, early, prepared = ("true" if x else "false" for x in (c.ends, c.early, c.prepared))
+    arguments = [c.gate, *map(str, numbers), ends, early, str(c.halves), prepared, str(c.shared)]
     return Kernel(_SOURCE, f"chunked<Config<{', '.join(arguments)}>>")
+
+
+@functools.cache
+def _gate_keys(gate: str, gates: int, key_dim: int) -> Kernel:
+    """The kernel that does the work on gates of keys for all columns of a head at once."""
+    return Kernel(_SOURCE, f"gate_keys<{gate}, {gates}, {key_dim}>")
 
 
 class Chunks(NamedTuple):
@@ -118,14 +130,20 @@ def choose(
     Segments round differently from a sequence that is gone through at once, so that they depend
     on the sizes of one head alone, as everything that decides the rounding does.
     """
-    if value_dim % 64 or key_dim not in (64, 128) or (gates & KEY_GATE and gates & VALUE_GATE):
+    if value_dim % 64 or key_dim not in (64, 128, 256):
+        return None
+    if gates & KEY_GATE and (gates & VALUE_GATE or (key_dim == 256 and steps is None)):
         return None
     base = Config(gate, gate_bytes, gates, key_dim, 1, 4, 4, 2, early=False)
     if gates & KEY_GATE:
-        if key_dim == 128 and value_dim % 128 == 0:
+        if key_dim == 256:
+            base = replace(base, states=8, ahead=1, halves=2, prepared=True)
+        elif key_dim == 128 and value_dim % 128 == 0:
             base = replace(base, tiles=2)
     elif key_dim == 64:
         base = replace(base, ahead=3, early=True)
+    elif key_dim == 256:
+        base = replace(base, ahead=1)
     else:
         base = replace(base, states=8 if value_dim % 128 == 0 else 4, ahead=1)
     config = base.fitted()
@@ -254,6 +272,38 @@ def launch(
     y: Tensor,
 ) -> None:
     """Run ``plan``: write y and, if given, the last state."""
+    for call in calls(
+        plan, q, k, v, gate_k, gate_v, gate_head, initial, last, cu_seqlens, scale, y
+    ):
+        call.kernel(*call.arguments, grid=call.grid, block=call.block, shared=call.shared)
+
+
+class Call(NamedTuple):
+    """One launch."""
+
+    kernel: Kernel
+    arguments: tuple[Any, ...]
+    grid: int
+    block: int
+    shared: int
+
+
+def calls(
+    plan: Plan,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate_k: Tensor | None,
+    gate_v: Tensor | None,
+    gate_head: Tensor | None,
+    initial: Tensor | None,
+    last: Tensor | None,
+    cu_seqlens: Tensor | None,
+    scale: float,
+    y: Tensor,
+) -> list[Call]:
+    """The launches of ``plan`` in order, with memory for what they hand on."""
+    made: list[Call] = []
     ends: Any = None
     decays: Any = None
     segments = plan.numbers[3]
@@ -262,11 +312,28 @@ def launch(
         width = plan.key_dim if plan.chunks.config.by_key else plan.value_dim
         ends = v.new_empty(count * plan.key_dim * plan.value_dim, dtype=torch.float32)
         decays = v.new_empty(count * width, dtype=torch.float32)
+    operands: Any = None
+    products: Any = None
+    chunk_decays: Any = None
+    c = plan.chunks.config
+    if c.prepared:
+        pieces = plan.chains * -(-plan.numbers[0] // CHUNK)
+        operands = v.new_empty(pieces * 2 * CHUNK * c.key_dim)
+        products = v.new_empty(pieces * 128, dtype=torch.int32)
+        chunk_decays = v.new_empty(pieces * c.key_dim, dtype=torch.float32)
+        arguments = (
+            q, k, gate_k, gate_head, operands, products, chunk_decays, *plan.numbers[:2],
+            plan.group, plan.strides,
+        )  # fmt: skip
+        kernel = _gate_keys(c.gate, c.gates, c.key_dim)
+        made.append(Call(kernel, arguments, pieces, c.key_dim // 2, 0))
     arguments = (
-        q, k, v, gate_k, gate_v, gate_head, initial, y, last, ends, decays, cu_seqlens,
-        *plan.numbers, int(cu_seqlens is not None and cu_seqlens.dtype == torch.int64), plan.group,
-        scale, plan.strides,
+        q, k, v, gate_k, gate_v, gate_head, initial, y, last, ends, decays, operands, products,
+        chunk_decays, cu_seqlens, *plan.numbers,
+        int(cu_seqlens is not None and cu_seqlens.dtype == torch.int64), plan.group, scale,
+        plan.strides,
     )  # fmt: skip
     for config, grid in ((plan.chunks.ends, plan.first), (plan.chunks.config, plan.blocks)):
         if config is not None:
-            config.kernel()(*arguments, grid=grid, block=config.threads, shared=config.shared)
+            made.append(Call(config.kernel(), arguments, grid, config.threads, config.shared))
+    return made
