@@ -89,7 +89,7 @@ struct Arguments {
   const uint4* products;   // A of each chunk, as its slot takes it
   const float* chunk_decays;  // product of the gates of a chunk: (N * H, chunks, K)
   const void* bounds;   // of packed sequences, or null
-  int T, H, V, segments, length, bounds_64, group;
+  int T, H, V, segments, lead, length, bounds_64, group;  // lead: steps of the first segment
   float scale;
 };
 // Strides in elements: batch, step, head; of states sequence, head, row, column.
@@ -1040,16 +1040,19 @@ __global__ void __launch_bounds__(C::THREADS, 1)
             const typename C::Gate* gate_v, const typename C::Gate* gate_head, const float* initial,
             bfloat* y, float* last, float4* ends, float* decays, const bfloat* operands,
             const uint4* products, const float* chunk_decays, const void* bounds, int T, int H,
-            int V, int segments, int length, int bounds_64, int group, float scale,
+            int V, int segments, int lead, int length, int bounds_64, int group,
+            float scale,
             const __grid_constant__ Layout layout) {
   extern __shared__ __align__(128) char memory[];
   const u32 shared = shared_address(memory);
   Arguments p{q, k, v, gate_k, gate_v, gate_head, initial, y, last, ends, decays, operands, products,
-              chunk_decays, bounds, T, H, V, segments, length, bounds_64, group, scale};
-  const int tiles = V / C::COLUMNS, parts = C::ENDS ? segments - 1 : segments;
-  const int tile = blockIdx.x % tiles, rest = blockIdx.x / tiles, segment = rest % parts;
+              chunk_decays, bounds, T, H, V, segments, lead, length, bounds_64, group, scale};
+  // Blocks of a segment lie next to each other, those of the first one before all others.
+  const int tiles = V / C::COLUMNS, all = C::ENDS ? segments - 1 : segments;
+  const int of_segment = gridDim.x / all, segment = blockIdx.x / of_segment;
+  const int tile = blockIdx.x % of_segment % tiles;
   Work w;
-  w.chain = rest / parts;
+  w.chain = blockIdx.x % of_segment / tiles;
   w.n = w.b = w.chain / H;
   w.h = w.chain % H;
   w.column = tile * C::COLUMNS;
@@ -1066,11 +1069,16 @@ __global__ void __launch_bounds__(C::THREADS, 1)
     p.y += first * H * V;
   }
   w.segment = segment;
+  // The second launch may begin while the first one runs: blocks of the first segment need nothing
+  // of it.
+  if (C::ENDS) asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  if (!C::ENDS && segment > 0) asm volatile("griddepcontrol.wait;" ::: "memory");
   if (!C::ENDS && segment > 0) w.segment = first_unsafe<C>(p, w, segment);
-  w.first = w.segment * length;
-  const int end = segment == segments - 1 ? w.T : min(w.T, (segment + 1) * length);
+  auto start = [&](int i) { return i == 0 ? 0 : lead + (i - 1) * length; };
+  w.first = start(w.segment);
+  const int end = segment == segments - 1 ? w.T : start(segment + 1);
   w.chunks = (end - w.first + 15) / 16;
-  w.silent = (segment - w.segment) * (length / 16);
+  w.silent = (start(segment) - w.first) / 16;
 
   if (threadIdx.x == 0) {
     for (int i = 0; i < C::SLOTS; ++i) {
