@@ -16,6 +16,7 @@ from kernelproof.cuda import Kernel
 from kernelproof.ops.gated_recurrence.config import HEAD_GATE, KEY_GATE, VALUE_GATE, types
 
 _SOURCE = Path(__file__).parent / "chunked.cu"
+_SOURCE_KEYS = Path(__file__).parent / "gate_keys.cu"
 CHUNK = 16  # steps
 _SHARED_LIMIT = 227 * 1024  # bytes that a block of sm_90 may have
 _MOST_SLOTS = 20
@@ -111,7 +112,7 @@ def _kernel(c: Config) -> Kernel:
 @functools.cache
 def _gate_keys(gate: str, gates: int, key_dim: int) -> Kernel:
     """The kernel that does the work on gates of keys for all columns of a head at once."""
-    return Kernel(_SOURCE, f"gate_keys<{gate}, {gates}, {key_dim}>")
+    return Kernel(_SOURCE_KEYS, f"gate_keys<{gate}, {gates}, {key_dim}>")
 
 
 class Chunks(NamedTuple):
@@ -233,7 +234,9 @@ def _plan(
     batch, steps, key_heads, key_dim = keys
     heads, value_dim = values[2:]
     packed = sequences >= 0
-    if torch.cuda.get_device_capability(device) < (9, 0) or steps < _FEWEST_STEPS:
+    if torch.cuda.get_device_capability(device) < (9, 0):
+        return None
+    if steps < _FEWEST_STEPS and not packed:  # what a sequence is packed with must not matter
         return None
     gate_k, gate_v, gate_head = strides[3:6]
     gates = sum(1 << i for i, s in enumerate((gate_k, gate_v, gate_head)) if s is not None)
