@@ -36,7 +36,7 @@ __device__ __forceinline__ void prepare(const Arguments& p, const Layout& s, con
 #pragma unroll
       for (int i = C::AHEAD; i > 0; --i) heads[i] = heads[i - 1];
     if (n < w.chunks) {
-      wait(empty + 8 * copying, phase);
+      barrier_wait(empty + 8 * copying, phase);
       const u32 slot = shared + copying * C::SLOT;
       const int valid = steps - n * 16;
       constexpr int UNITS = C::K / 8 / C::PARTS;
@@ -198,7 +198,7 @@ __device__ __forceinline__ void fetch_prepared(const Arguments& p, const Layout&
   int copying = group % C::SLOTS, phase = 1, working = copying;
   for (int n = group; n < w.chunks + C::AHEAD * C::GROUPS; n += C::GROUPS) {
     if (n < w.chunks) {
-      wait(empty + 8 * copying, phase);
+      barrier_wait(empty + 8 * copying, phase);
       const u32 slot = shared + copying * C::SLOT;
       copy_rows<C::K / 8, C::KEY_ROW, false, 16>(slot + C::KEYS, operands + 16 * C::K, 2 * C::K,
                                                  lane, 16);

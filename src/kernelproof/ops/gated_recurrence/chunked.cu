@@ -73,7 +73,7 @@ __device__ __forceinline__ void hold(const Arguments& p, const Layout& s, const 
   int reading = 0, phase = 0;
   auto next = [&](int n) {
     const u32 slot = shared + reading * C::SLOT;
-    wait(full + 8 * reading, phase);
+    barrier_wait(full + 8 * reading, phase);
     auto unit = [&](int m) {
       const int u = (team * TILES + m) * 2 + lane / 8 % 2;
       return ((u & ~7) | ((u ^ row_b) & 7)) << 4;
@@ -317,7 +317,7 @@ __device__ __forceinline__ void hold(const Arguments& p, const Layout& s, const 
       const u32 at = sums + (n & 1) * TILES * 1024;
       const u32 phase_of_sums = n >> 1 & 1;
       if (!writes) {
-        wait(sums_empty + 8 * (n & 1), phase_of_sums ^ 1);
+        barrier_wait(sums_empty + 8 * (n & 1), phase_of_sums ^ 1);
 #pragma unroll
         for (int m = 0; m < TILES; ++m)
 #pragma unroll
@@ -332,7 +332,7 @@ __device__ __forceinline__ void hold(const Arguments& p, const Layout& s, const 
         continue;
       }
       if (n + 1 < w.chunks) next(n + 1);
-      wait(sums_full + 8 * (n & 1), phase_of_sums);
+      barrier_wait(sums_full + 8 * (n & 1), phase_of_sums);
 #pragma unroll
       for (int m = 0; m < TILES; ++m)
 #pragma unroll

@@ -362,3 +362,21 @@ def calls(
                 Call(config.kernel(), arguments, grid, config.threads, config.shared, overlaps)
             )
     return made
+
+
+def describe(plan: Plan) -> str:
+    """What `launch` would run, in words."""
+    c, segments = plan.chunks.config, plan.chunks.segments
+    text = (
+        f"chunked.cu on tensor cores, {plan.blocks} blocks of {c.threads} threads, {c.shared:,} "
+        f"bytes of shared memory and {c.columns} columns each; time in chunks of {CHUNK} steps, "
+        "one after the other"
+    )
+    if segments > 1:
+        text += (
+            f", in {segments} segments, the first of {plan.chunks.lead} steps and others of up to "
+            f"{plan.chunks.length}, whose ends an earlier launch computes"
+        )
+    if c.prepared:
+        text += "; a launch before them works on the gates of keys, once for all columns"
+    return text

@@ -298,6 +298,10 @@ def describe(
     blocks = -(-q.shape[-1] // _MAX_ROWS)
     if q.shape[-1] == 0:
         return "no kernel, because a state without rows makes y zero"
+    call = (q, k, v, gate_k, gate_v, gate_head, None, None, log_gates, cu_seqlens)
+    in_chunks = chunked.plan(*call)
+    if in_chunks is not None:
+        return chunked.describe(in_chunks)
     q, k = q[..., :_MAX_ROWS], k[..., :_MAX_ROWS]
     gate_k = None if gate_k is None else gate_k[..., :_MAX_ROWS]
     plan = _plan_of(q, k, v, gate_k, gate_v, gate_head, None, None, log_gates, cu_seqlens)

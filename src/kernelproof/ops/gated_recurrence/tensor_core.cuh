@@ -139,7 +139,7 @@ __device__ __forceinline__ void arrive(u32 at) {
   asm volatile("{ .reg .b64 t; mbarrier.arrive.release.cta.shared::cta.b64 t, [%0]; }" ::"r"(at)
                : "memory");
 }
-__device__ __forceinline__ void wait(u32 at, u32 phase) {
+__device__ __forceinline__ void barrier_wait(u32 at, u32 phase) {
   asm volatile(
       "{ .reg .pred p; again: mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 p, [%0], %1; "
       "@p bra done; bra again; done: }" ::"r"(at),
