@@ -227,7 +227,7 @@ _WGMMA = [
 # More chunks than slots; rows prepared by one warp, by two and beforehand; gates of columns.
 _CHUNKS = [
     _gated_in_chunks("k", 64, 400, 48), _gated_in_chunks("kh", 128, 100, 32),
-    _gated_in_chunks("vh", 64, 100, 32), _gated_in_chunks("k", 256, 400, 200),
+    _gated_in_chunks("vh", 64, 100, 32), _gated_in_chunks("k", 256, 400, 208),
 ]  # fmt: skip
 # Per source with barriers or waits, launches that together reach all of them: one span and several,
 # one warp per segment and two, gates that make segments take turns; each attention kernel over

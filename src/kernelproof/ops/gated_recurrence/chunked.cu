@@ -215,9 +215,9 @@ __device__ __forceinline__ void hold(const Arguments& p, const Layout& s, const 
     }
   };
 
-  // y of a chunk from the state, and the state after it where UPDATE.
-  auto through_state = [&](u32 slot, float (&out)[TILES][2][4], auto flag) {
-    constexpr bool UPDATE = decltype(flag)::value;
+  // y of a chunk from the state, and the state after it where `update`. (NVRTC 13.0 crashes if this
+  // is a lambda that takes auto.)
+  auto through_state = [&](u32 slot, float (&out)[TILES][2][4], const bool update) {
 #pragma unroll
     for (int i = 0; i < PIECES; ++i) {
       u32 q[4], k[4];
@@ -247,7 +247,7 @@ __device__ __forceinline__ void hold(const Arguments& p, const Layout& s, const 
           multiply(out[m][0], a, q[0], q[1]);
           multiply(out[m][1], a, q[2], q[3]);
         }
-        if (UPDATE) {
+        if (update) {
           if (C::KEY) {
             x[0] *= d0.x, x[1] *= d0.y, x[2] *= d0.x, x[3] *= d0.y;
             z[0] *= d1.x, z[1] *= d1.y, z[2] *= d1.x, z[3] *= d1.y;
@@ -280,9 +280,9 @@ __device__ __forceinline__ void hold(const Arguments& p, const Layout& s, const 
         multiply8(out[m][0], values[m][0], values[m][1], A.x);
         multiply(out[m][1], values[m], A.y, A.z);
       }
-    if (unsafe >= ALL_SAFE) through_state(slot, out, Flag<true>());
+    if (unsafe >= ALL_SAFE) through_state(slot, out, true);
     else {
-      through_state(slot, out, Flag<false>());
+      through_state(slot, out, false);
       // Copies, because what a function is given by reference cannot stay in registers.
       Fragments<C> copy = f;
       const Arguments p_copy = p;
@@ -459,10 +459,13 @@ __global__ void __launch_bounds__(C::THREADS, 1)
     p.y += first * H * V;
   }
   w.segment = segment;
-  // The second launch may begin while the first one runs: blocks of the first segment need nothing
-  // of it.
+  // Each launch may begin while the one before it runs. What gate_keys.cu makes is needed by all; of
+  // the ends of segments, blocks of the first segment need nothing. An ENDS launch lets the next one
+  // begin only once gate_keys.cu is over, since that one does not wait for it.
+  if (C::ENDS ? C::PREPARED : segment > 0 || (C::PREPARED && segments == 1)) {
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+  }
   if (C::ENDS) asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-  if (!C::ENDS && segment > 0) asm volatile("griddepcontrol.wait;" ::: "memory");
   if (!C::ENDS && segment > 0) w.segment = first_unsafe<C>(p, w, segment);
   auto start = [&](int i) { return i == 0 ? 0 : lead + (i - 1) * length; };
   w.first = start(w.segment);

@@ -357,9 +357,9 @@ def calls(
     )  # fmt: skip
     for config, grid in ((plan.chunks.ends, plan.first), (plan.chunks.config, plan.blocks)):
         if config is not None:
-            overlaps = config is c and plan.chunks.ends is not None
+            after = bool(made)
             made.append(
-                Call(config.kernel(), arguments, grid, config.threads, config.shared, overlaps)
+                Call(config.kernel(), arguments, grid, config.threads, config.shared, after)
             )
     return made
 

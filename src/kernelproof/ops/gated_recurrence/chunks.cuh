@@ -53,9 +53,6 @@ struct Config {
   static_assert(SLOTS >= (AHEAD + 1) * GROUPS, "the ring is too short for what is under way");
 };
 
-template <bool VALUE>
-struct Flag { static constexpr bool value = VALUE; };
-
 struct Arguments {
   const bfloat *q, *k, *v;
   const void *gate_k, *gate_v, *gate_head;

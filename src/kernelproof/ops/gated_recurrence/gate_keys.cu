@@ -8,6 +8,7 @@ __global__ void __launch_bounds__(K / 2)
     gate_keys(const bfloat* q, const bfloat* k, const Gate* gate_k, const Gate* gate_head,
               bfloat* operands, uint4* products, float* decays, int T, int H, int group,
               const __grid_constant__ Layout s) {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
   constexpr int WARPS = K / 64;
   __shared__ __align__(128) char tiles[WARPS * 2 * LEVEL];
   __shared__ float shares[WARPS][7][32];
