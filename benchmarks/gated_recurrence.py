@@ -155,7 +155,9 @@ def of_fla(row: Row, given: list[Any], bounds: Any) -> tuple[str, Callable[[], A
         )
         options["output_final_state"] = True
     elif row.gates in ("k", "v", "kh") and row.steps > 128:
-        log = logs[0] if logs[0] is not None else torch.randn(k.shape, device="cuda").abs().neg() / 16
+        log = (
+            logs[0] if logs[0] is not None else torch.randn(k.shape, device="cuda").abs().neg() / 16
+        )
         if row.gates == "kh":
             log = log + logs[2].unsqueeze(-1)
         return "chunk_gla", lambda: chunk_gla(q, k, v, log, **options)

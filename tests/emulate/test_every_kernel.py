@@ -118,7 +118,9 @@ def gated_in_chunks(gates: str, key_dim: int, lead: int = 48) -> None:
     """40 steps on tensor cores; ``lead``: of the first segment."""
     q, k = (torch.randn(1, 40, 1, key_dim).bfloat16() for _ in range(2))
     v = torch.randn(1, 40, 1, 64).bfloat16()
-    given = [torch.rand(1, 40, 1, n) if x in gates else None for x, n in (("k", key_dim), ("v", 64))]
+    given = [
+        torch.rand(1, 40, 1, n) if x in gates else None for x, n in (("k", key_dim), ("v", 64))
+    ]
     wanted, _ = gated_reference.run(*(None if t is None else t.double() for t in (q, k, v, *given)))
     gated_chunks._plan.cache_clear()
     with (
