@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import agents_session
+import gated_tables
 import ladder_tables
 import mla_kv_tables
 import timing_tables
@@ -371,6 +372,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "floors_h200": floors_h200,
     "inspect_rules": inspect_rules,
     "inspect_devices": inspect_devices,
+    "gated_recurrence": gated_tables.table,
     "mla_kv": mla_kv_tables.table,
     "mla_kv_cpu": mla_kv_tables.cpu_table,
 }
@@ -394,6 +396,8 @@ def fill(text: str, with_output: bool) -> str:
 if __name__ == "__main__":
     for name, plot in ladder_tables.plots().items():
         (ROOT / "docs" / name).write_text(plot)
+    if picture := gated_tables.plot():
+        (ROOT / "docs" / "gated_recurrence-steps.svg").write_text(picture)
     if picture := mla_kv_tables.plot():
         (ROOT / "docs" / "mla_kv-tokens.svg").write_text(picture)
     for path in documents():
