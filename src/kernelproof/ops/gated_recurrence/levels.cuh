@@ -55,7 +55,8 @@ __device__ __forceinline__ void level_products(float (&a)[2][4], float (&b)[2][4
 
 // A lane's two columns of q, k (packed) and gates of 16 steps. Adds the off-diagonal products to
 // `sums`; hands q times the gates up to and with its step to `put_q`, k times those after it to
-// `put_k`; returns the product of all gates. `tiles`: two LEVELs of the warp's own.
+// `put_k`; returns the product of all gates. `tiles`: two LEVELs of the warp's own, which it
+// may write again after a __syncwarp().
 template <class PutQ, class PutK>
 __device__ __forceinline__ float2 gated_products(float (&sums)[6], const u32 (&q)[16],
                                                  const u32 (&k)[16], const float2 (&g)[16],
@@ -127,6 +128,5 @@ __device__ __forceinline__ float2 gated_products(float (&sums)[6], const u32 (&q
     pick_level<4>(sums, a, lane);
     sums[2] += b[0][2], sums[3] += b[0][3];
   }
-  __syncwarp();
   return g8[0] * g8[1];
 }
