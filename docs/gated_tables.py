@@ -35,7 +35,8 @@ def table(kind: str = "target") -> str:
     """Rows of one kind: times, the time that memory takes at the least, and errors."""
     report = _report()
     lines = [
-        "| case | kernel | time | memory | flash-linear-attention | eager | ratio | error (theirs) |",
+        "| case | kernel | time | memory | flash-linear-attention | eager | ratio | error "
+        "(theirs) |",
         "|---|---|---|---|---|---|---|---|",
     ]
     ratios = []

@@ -4,6 +4,53 @@
 
 #include "chunks.cuh"
 
+// The first step of a chunk whose gates of columns products of 16 must not meet, or whose v is not
+// finite; among the rows of v from `row0` on, as many as this warp has copied. `head`: the lane's gate
+// of the head, 0 where it has none.
+template <class C>
+__device__ __forceinline__ int unsafe_columns(u32 slot, int lane, int row0, float head) {
+  typedef typename C::Gate Gate;
+  constexpr bool GATED = C::VALUE && !C::KEY, HEADED = C::HEAD && !C::KEY;
+  constexpr float LIMIT = GATED && HEADED ? 3.6f : SAFE;  // of each of two factors
+  constexpr int UNITS = C::COLUMNS / 8, V_LOADS = C::ENDS ? 0 : 16 / C::PARTS * UNITS / 32;
+  constexpr int GATE_UNITS = C::GATE_ROW / 16, GATE_LOADS = GATED ? 16 * GATE_UNITS / 32 : 0;
+  const u32 values = slot + C::VALUES + row0 * C::VALUE_ROW;
+  auto finite = [&](int i) {
+    const uint4 x = load128(values + (i * 32 + lane) * 16);
+    const u32 sum = watch_finite(watch_finite(watch_finite(watch_finite(0, x.x), x.y), x.z), x.w);
+    return low(sum) == 0.0f && high(sum) == 0.0f;
+  };
+  auto top_of_gates = [&](int i) {
+    const uint4 x = load128(slot + C::GATE_TILE + (i * 32 + lane) * 16);
+    float top = 0.0f;
+    if (C::GATE == 4) {
+      top = larger(larger(top, as_gate(__uint_as_float(x.x), Gate())), as_gate(__uint_as_float(x.y), Gate()));
+      top = larger(larger(top, as_gate(__uint_as_float(x.z), Gate())), as_gate(__uint_as_float(x.w), Gate()));
+    } else {
+      const u32 pairs[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        top = larger(larger(top, as_gate(low(pairs[j]), Gate())), as_gate(high(pairs[j]), Gate()));
+    }
+    return top;
+  };
+  float top = HEADED ? fabsf(head) : 0.0f;
+  bool good = true;
+#pragma unroll
+  for (int i = 0; i < GATE_LOADS; ++i) top = larger(top, top_of_gates(i));
+#pragma unroll
+  for (int i = 0; i < V_LOADS; ++i) good = good && finite(i);
+  if (!__any_sync(~0u, !(top <= LIMIT) || !good)) return ALL_SAFE;
+  int unsafe = HEADED && !(fabsf(head) <= LIMIT) ? lane : ALL_SAFE;
+#pragma unroll 1
+  for (int i = 0; i < GATE_LOADS; ++i)
+    if (!(top_of_gates(i) <= LIMIT)) unsafe = min(unsafe, (i * 32 + lane) / GATE_UNITS);
+#pragma unroll 1
+  for (int i = 0; i < V_LOADS; ++i)
+    if (!finite(i)) unsafe = min(unsafe, row0 + (i * 32 + lane) / UNITS);
+  return __reduce_min_sync(~0u, unsafe);
+}
+
 template <class C>
 __device__ __forceinline__ void prepare(const Arguments& p, const Layout& s, const Work& w,
                                         u32 shared) {
@@ -76,6 +123,9 @@ __device__ __forceinline__ void prepare(const Arguments& p, const Layout& s, con
     __syncwarp();
     const u32 slot = shared + working * C::SLOT;
 
+    int unsafe = ALL_SAFE;
+    if (!C::KEY || !C::ENDS)
+      unsafe = unsafe_columns<C>(slot, lane, row0, lane < 16 ? heads[C::AHEAD] : 0.0f);
     float sums[6];
     if (!C::ENDS) {  // q k^T without gates
       float a[2][4] = {};
@@ -92,12 +142,13 @@ __device__ __forceinline__ void prepare(const Arguments& p, const Layout& s, con
       }
       if (!C::KEY) {
         store128(slot + C::PRODUCTS + lane * 16, pack(a[0][0], a[0][1]), pack(a[0][2], a[0][3]),
-                 pack(a[1][2], a[1][3]), ALL_SAFE);
+                 pack(a[1][2], a[1][3]), unsafe);
       } else {
         pick_diagonal(sums, a, lane);
         __syncwarp();  // q and k are overwritten below
       }
     }
+    if (!C::KEY && C::ENDS && lane == 0) store32(slot + C::NOTES + 64, unsafe);
     if (!C::KEY && C::HEAD && lane < 16)
       store32(slot + C::NOTES + lane * 4, __float_as_uint(heads[C::AHEAD]));
     if (C::KEY) {
@@ -126,7 +177,7 @@ __device__ __forceinline__ void prepare(const Arguments& p, const Layout& s, con
 #pragma unroll
         for (int t = 0; t < 16; ++t)
           if (t >= valid) g[t] = make_float2(1.0f, 1.0f);
-      int unsafe = guard(g, top);
+      unsafe = min(unsafe, guard(g, top));
       if (C::ENDS && unsafe < ALL_SAFE) growth = make_float2(endless(), endless());
       float2 all = make_float2(1.0f, 1.0f);
       if constexpr (C::ENDS) {
@@ -222,6 +273,12 @@ __device__ __forceinline__ void fetch_prepared(const Arguments& p, const Layout&
     wait_copies<C::AHEAD>();
     __syncwarp();
     const u32 slot = shared + working * C::SLOT;
+    if (!C::ENDS) {
+      const int unsafe = unsafe_columns<C>(slot, lane, 0, 0.0f);
+      const u32 at = slot + C::PRODUCTS + lane * 16 + 12;
+      if (unsafe < ALL_SAFE) store32(at, min(unsafe, static_cast<int>(load32(at))));
+      __syncwarp();
+    }
     if (C::ENDS) {
       const bool unsafe = load32(slot + C::NOTES + 12) < ALL_SAFE;
 #pragma unroll

@@ -7,6 +7,16 @@
 
 // Columns of the state are rows of the accumulators: of tile m, lane / 4 and 8 more. Rows of the
 // state are columns: of fragment j, 8 j + lane % 4 * 2 and the next.
+// Warps of a team hold the same columns, each its part of the rows.
+template <class C>
+__device__ __forceinline__ int team_of() {
+  return C::HALVES == 1 ? threadIdx.x / 32 : threadIdx.x / 32 % C::TEAMS;
+}
+template <class C>
+__device__ __forceinline__ int half_of() {
+  return C::HALVES == 1 ? 0 : threadIdx.x / 32 / C::TEAMS;
+}
+
 template <class C>
 struct Fragments {
   float s[C::TILES][C::ROWS / 8][4];
@@ -18,10 +28,10 @@ template <class C>
 __device__ __noinline__ void walk(const Arguments& p, const Layout& s, const Work& w, int n,
                                   int unsafe, Fragments<C>& f, float (&out)[C::TILES][2][4]) {
   typedef typename C::Gate Gate;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int lane = threadIdx.x % 32;
   const int64 key_head = w.h / p.group, batch = w.b;
-  const int column = w.column + warp % C::TEAMS * 16 * C::TILES + lane / 4;
-  const int row = warp / C::TEAMS * C::ROWS + lane % 4 * 2;
+  const int column = w.column + team_of<C>() * 16 * C::TILES + lane / 4;
+  const int row = half_of<C>() * C::ROWS + lane % 4 * 2;
 #pragma unroll 1
   for (int u = 0; u < 16; ++u) {
     const int64 t = w.first + n * 16 + u;
@@ -152,9 +162,9 @@ struct ColumnGates {
 // Address of an element of a state (N, H, K, V).
 template <class C>
 __device__ __forceinline__ int64 state_at(const Work& w, const int64 (&s)[4], int m, int j, int e) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int row = warp / C::TEAMS * C::ROWS + j * 8 + lane % 4 * 2 + e % 2;
-  const int column = w.column + (warp % C::TEAMS * C::TILES + m) * 16 + lane / 4 + e / 2 * 8;
+  const int lane = threadIdx.x % 32;
+  const int row = half_of<C>() * C::ROWS + j * 8 + lane % 4 * 2 + e % 2;
+  const int column = w.column + (team_of<C>() * C::TILES + m) * 16 + lane / 4 + e / 2 * 8;
   return static_cast<int64>(w.n) * s[0] + w.h * s[1] + row * s[2] + column * s[3];
 }
 
@@ -162,8 +172,8 @@ __device__ __forceinline__ int64 state_at(const Work& w, const int64 (&s)[4], in
 template <class C>
 __device__ __forceinline__ void first_state(const Arguments& p, const Layout& s, const Work& w,
                                             Fragments<C>& f) {
-  const int lane = threadIdx.x % 32, team = threadIdx.x / 32 % C::TEAMS;
-  const int piece = threadIdx.x / 32 / C::TEAMS * (C::ROWS / 8);
+  const int lane = threadIdx.x % 32, team = team_of<C>();
+  const int piece = half_of<C>() * (C::ROWS / 8);
 #pragma unroll
   for (int m = 0; m < C::TILES; ++m)
 #pragma unroll

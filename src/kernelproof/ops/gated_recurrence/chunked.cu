@@ -31,7 +31,7 @@ __device__ __forceinline__ void hold(const Arguments& p, const Layout& s, const 
   typedef typename C::Gate Gate;
   constexpr int TILES = C::TILES, PIECES = C::ROWS / 16;
   const int lane = threadIdx.x % 32, c = lane % 4;
-  const int team = threadIdx.x / 32 % C::TEAMS, half_of_rows = threadIdx.x / 32 / C::TEAMS;
+  const int team = team_of<C>(), half_of_rows = half_of<C>();
   const bool writes = half_of_rows == 0;  // the warp of its team that gives y
   const u32 full = shared + C::AT_BARRIERS, empty = full + C::SLOTS * 8;
   const u32 staged = shared + C::AT_OUT + team * C::OUT;
@@ -47,6 +47,7 @@ __device__ __forceinline__ void hold(const Arguments& p, const Layout& s, const 
   for (int i = 0; i < 4; ++i) {
     key_at[i] = C::KEYS + rows_at + row_a * C::KEY_ROW + (unit_a ^ i * 32);
     query_at[i] = C::Q + rows_at + row_b * C::KEY_ROW + (unit_b ^ i * 32);
+    stay(key_at[i]), stay(query_at[i]);
   }
   const int steps = w.T - w.first;
   const int64 y_step = static_cast<int64>(p.H) * p.V;
@@ -67,20 +68,34 @@ __device__ __forceinline__ void hold(const Arguments& p, const Layout& s, const 
   uint4 A = {};
   int unsafe = ALL_SAFE;
   ColumnGates<C> gates;
+  u32 decays_at = C::DECAYS + half_of_rows * C::ROWS * 4 + c * 8;
+  stay(decays_at);
   auto decay = [&](u32 slot, int i, int half) {
-    return load64(slot + C::DECAYS + (half_of_rows * C::ROWS + i * 16 + half * 8 + c * 2) * 4);
+    return load64(slot + decays_at + i * 64 + half * 32);
   };
+  // Values of steps from `unsafe` on become zero.
+  auto hide_values = [&]() {
+#pragma unroll
+    for (int m = 0; m < TILES; ++m)
+#pragma unroll
+      for (int i = 0; i < 8; ++i)
+        if (i / 4 * 8 + c * 2 + i % 2 >= unsafe)
+          values[m][i / 2 % 2 + i / 4 * 2] &= i % 2 ? 0xffffu : 0xffff0000u;
+  };
+  u32 unit[TILES];  // of v, and of gates of 2 bytes
+#pragma unroll
+  for (int m = 0; m < TILES; ++m) {
+    const int u = (team * TILES + m) * 2 + lane / 8 % 2;
+    unit[m] = row_b * C::VALUE_ROW + (((u & ~7) | ((u ^ row_b) & 7)) << 4);
+    stay(unit[m]);
+  }
   int reading = 0, phase = 0;
   auto next = [&](int n) {
     const u32 slot = shared + reading * C::SLOT;
     barrier_wait(full + 8 * reading, phase);
-    auto unit = [&](int m) {
-      const int u = (team * TILES + m) * 2 + lane / 8 % 2;
-      return ((u & ~7) | ((u ^ row_b) & 7)) << 4;
-    };
 #pragma unroll
     for (int m = 0; m < TILES; ++m)
-      load_transposed(values[m], slot + C::VALUES + row_b * C::VALUE_ROW + unit(m));
+      load_transposed(values[m], slot + C::VALUES + unit[m]);
     float g[TILES][2][2][2];
     if (!C::KEY) {
       float2 head[2] = {make_float2(1.0f, 1.0f), make_float2(1.0f, 1.0f)};
@@ -89,7 +104,7 @@ __device__ __forceinline__ void hold(const Arguments& p, const Layout& s, const 
       for (int m = 0; m < TILES; ++m) {
         u32 packed[4];
         if (C::VALUE && C::GATE == 2)
-          load_transposed(packed, slot + C::GATE_TILE + row_b * C::GATE_ROW + unit(m));
+          load_transposed(packed, slot + C::GATE_TILE + unit[m]);  // rows as long as v's
 #pragma unroll
         for (int half = 0; half < 2; ++half)
 #pragma unroll
@@ -115,13 +130,18 @@ __device__ __forceinline__ void hold(const Arguments& p, const Layout& s, const 
 #pragma unroll
       for (int i = 0; i < PIECES; ++i)
         load_matrices(queries[i], slot + i / 4 * 128 + query_at[i % 4]);
-    unsafe = ALL_SAFE;
-    if (C::KEY && C::ENDS && C::PREPARED) unsafe = load32(slot + C::NOTES + 12);
-    if (C::KEY && C::ENDS && !C::PREPARED)
+    if (!C::ENDS) {
+      unsafe = A.w;
+    } else if (!C::KEY) {
+      unsafe = load32(slot + C::NOTES + 64);
+    } else if (C::PREPARED) {
+      unsafe = load32(slot + C::NOTES + 12);
+    } else {
+      unsafe = load32(slot + C::NOTES);
 #pragma unroll
-      for (int i = 0; i < C::PARTS; ++i)
+      for (int i = 1; i < C::PARTS; ++i)
         unsafe = min(unsafe, static_cast<int>(load32(slot + C::NOTES + i * 4)));
-    if (C::KEY && !C::ENDS) unsafe = A.w;
+    }
     if (C::EARLY) {
 #pragma unroll
       for (int i = 0; i < PIECES; ++i) {
@@ -139,49 +159,13 @@ __device__ __forceinline__ void hold(const Arguments& p, const Layout& s, const 
 #pragma unroll
         for (int i = 0; i < 8; ++i)
           if (i / 4 * 8 + c * 2 + i % 2 >= valid) g[m][i / 4][i / 2 % 2][i % 2] = 1.0f;
-    // The first step from which products must not be trusted.
-    float top = 0.0f;
-    if (!C::KEY && (C::VALUE || C::HEAD))
+    if (!C::KEY && unsafe < ALL_SAFE) {
+      hide_values();
 #pragma unroll
       for (int m = 0; m < TILES; ++m)
 #pragma unroll
-        for (int i = 0; i < 8; ++i) top = larger(top, g[m][i / 4][i / 2 % 2][i % 2]);
-    u32 watch = 0;
-    if (!C::ENDS)
-#pragma unroll
-      for (int m = 0; m < TILES; ++m)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) watch = watch_finite(watch, values[m][i]);
-    const bool good = top <= SAFE && low(watch) == 0.0f && high(watch) == 0.0f;
-    if (!C::KEY || !C::ENDS) {
-      if (__any_sync(~0u, !good) || unsafe < ALL_SAFE) {
-#pragma unroll
-        for (int half = 1; half >= 0; --half)
-#pragma unroll
-          for (int x = 1; x >= 0; --x) {
-            bool fine = true;
-#pragma unroll
-            for (int m = 0; m < TILES; ++m)
-#pragma unroll
-              for (int r = 0; r < 2; ++r) {
-                const u32 pair = values[m][r + 2 * half];
-                const float value = x ? high(pair) : low(pair);
-                fine = fine && (C::ENDS || value * 0.0f == 0.0f);
-                if (!C::KEY) fine = fine && fabsf(g[m][half][r][x]) <= SAFE;
-              }
-            if (!fine) unsafe = min(unsafe, half * 8 + c * 2 + x);
-          }
-        unsafe = __reduce_min_sync(~0u, unsafe);
-#pragma unroll
-        for (int m = 0; m < TILES; ++m)
-#pragma unroll
-          for (int i = 0; i < 8; ++i) {
-            const int half = i / 4, r = i / 2 % 2, x = i % 2;
-            if (half * 8 + c * 2 + x < unsafe) continue;
-            if (!C::KEY) g[m][half][r][x] = 0.0f;
-            values[m][r + 2 * half] &= x ? 0xffffu : 0xffff0000u;
-          }
-      }
+        for (int i = 0; i < 8; ++i)
+          if (i / 4 * 8 + c * 2 + i % 2 >= unsafe) g[m][i / 4][i / 2 % 2][i % 2] = 0.0f;
     }
     if (!C::KEY) {
       gates.make(values, g, A, masks, lane);
@@ -199,20 +183,31 @@ __device__ __forceinline__ void hold(const Arguments& p, const Layout& s, const 
 
   // y of a chunk goes out one chunk later, 16 bytes a lane.
   auto place = [](int t) { return TILES == 1 ? t >> 2 & 1 : t >> 1 & 3; };
+  // Rows 16 / TILES apart are stored alike, so that a lane's addresses differ by a constant.
+  const int row_out = lane / (2 * TILES), unit_out = lane % (2 * TILES);
+  u32 fetched_at = staged + row_out * C::OUT_ROW + ((unit_out ^ place(row_out)) << 4);
+  u32 stored_at[TILES];
+#pragma unroll
+  for (int m = 0; m < TILES; ++m) {
+    stored_at[m] = staged + row_b * C::OUT_ROW + ((m * 2 + lane / 8 % 2 ^ place(row_b)) << 4);
+    stay(stored_at[m]);
+  }
+  stay(fetched_at);
   auto fetch = [&](uint4 (&out)[TILES], int parity) {
 #pragma unroll
     for (int i = 0; i < TILES; ++i) {
-      const int x = i * 32 + lane, r = x / (2 * TILES), unit = x % (2 * TILES);
-      out[i] = load128(staged + parity * 16 * C::OUT_ROW + r * C::OUT_ROW + ((unit ^ place(r)) << 4));
+      out[i] = load128(fetched_at + parity * 16 * C::OUT_ROW + i * 16 / TILES * C::OUT_ROW);
     }
   };
+  bfloat* y_at = y + lane / (2 * TILES) * y_step + lane % (2 * TILES) * 8;
   auto write = [&](const uint4 (&out)[TILES], int n) {
-    if (n < w.silent) return;
+    constexpr int ROWS = 16 / TILES;  // to a round
+    if (n >= w.silent)
 #pragma unroll
-    for (int i = 0; i < TILES; ++i) {
-      const int x = i * 32 + lane, r = x / (2 * TILES), unit = x % (2 * TILES);
-      if (n * 16 + r < steps) store_global128(y + (n * 16 + r) * y_step + unit * 8, out[i]);
-    }
+      for (int i = 0; i < TILES; ++i)
+        if (n * 16 + i * ROWS + lane / (2 * TILES) < steps)
+          store_global128(y_at + i * ROWS * y_step, out[i]);
+    y_at += 16 * y_step;
   };
 
   // y of a chunk from the state, and the state after it where `update`. (NVRTC 13.0 crashes if this
@@ -274,6 +269,7 @@ __device__ __forceinline__ void hold(const Arguments& p, const Layout& s, const 
     for (int m = 0; m < TILES; ++m)
 #pragma unroll
       for (int x = 0; x < 4; ++x) out[m][0][x] = out[m][1][x] = 0.0f;
+    if (C::KEY && !C::ENDS && unsafe < ALL_SAFE) hide_values();
     if (C::KEY && !C::ENDS && half_of_rows == C::HALVES - 1)
 #pragma unroll
       for (int m = 0; m < TILES; ++m) {
@@ -365,9 +361,7 @@ __device__ __forceinline__ void hold(const Arguments& p, const Layout& s, const 
         packed[m][2 * half] = pack(p.scale * o[0], p.scale * o[1]);
         packed[m][2 * half + 1] = pack(p.scale * o[2], p.scale * o[3]);
       }
-      store_transposed(staged + (n & 1) * 16 * C::OUT_ROW + row_b * C::OUT_ROW +
-                           ((m * 2 + lane / 8 % 2 ^ place(row_b)) << 4),
-                       packed[m]);
+      store_transposed(stored_at[m] + (n & 1) * 16 * C::OUT_ROW, packed[m]);
     }
     if (C::KEY && C::HALVES == 1 && n + 1 < w.chunks) next(n + 1);
     if (n > 0) write(before, n - 1);

@@ -22,9 +22,9 @@ _SHARED_LIMIT = 227 * 1024  # bytes that a block of sm_90 may have
 _MOST_SLOTS = 20
 # Below so many steps the general kernel is the faster one.
 _FEWEST_STEPS = 64
-# The first segment's steps over those of another: a step of another takes the time for its y and
-# that for its part of the segment's end, about 1.44 of the first on an H200.
-_LEAD = 1.44
+# Steps of the first of two segments over those of the other, whose end and y take as long together
+# where both fit the GPU at once. More segments do not, and are best alike (measured on an H200).
+_LEAD = 1.7
 _MAX_INT = 2**31 - 1
 
 
@@ -68,7 +68,7 @@ class Config:
             size += CHUNK * self.columns * self.gate_bytes
         size += 0 if self.ends else 512
         size += 4 * self.key_dim if self.by_key else 0
-        noted = self.ends if self.by_key else self.gates & HEAD_GATE
+        noted = self.ends or (not self.by_key and self.gates & HEAD_GATE)
         return size + (128 if noted else 0)
 
     @property
@@ -144,13 +144,15 @@ def choose(
         if key_dim == 256:
             base = replace(base, states=8, ahead=1, halves=2, prepared=True)
         elif key_dim == 128 and value_dim % 128 == 0:
-            base = replace(base, tiles=2)
-    elif key_dim == 64:
-        base = replace(base, ahead=3, early=True)
+            base = replace(base, tiles=2, ahead=1)
+        elif key_dim == 64:
+            base = replace(base, early=True)
     elif key_dim == 256:
         base = replace(base, ahead=1)
-    else:
+    elif key_dim == 128:
         base = replace(base, states=8 if value_dim % 128 == 0 else 4, ahead=1)
+    else:
+        base = replace(base, ahead=3)
     config = base.fitted()
     if steps is None:
         return Chunks(config, None, 1, 0, 0)
@@ -165,7 +167,7 @@ def divided(steps: int, length: int) -> tuple[int, int, int]:
     segments = max(1, -(-steps // length))
     if segments == 1:
         return 1, steps, steps
-    other = steps / (segments - 1 + _LEAD)
+    other = steps / (segments - 1 + (_LEAD if segments == 2 else 1.0))
     other = max(CHUNK, int(other) // CHUNK * CHUNK)
     lead = -(-(steps - other * (segments - 1)) // CHUNK) * CHUNK
     return segments, lead, other

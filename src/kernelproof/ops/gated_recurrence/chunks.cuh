@@ -32,7 +32,7 @@ struct Config {
   static constexpr int PRODUCTS = GATE_TILE + (VALUE ? 16 * GATE_ROW : 0);  // A, by lanes
   static constexpr int DECAYS = PRODUCTS + (ENDS ? 0 : 512);
   static constexpr int NOTES = DECAYS + (KEY ? 4 * K : 0);  // first unsafe step; gates of the head
-  static constexpr int SLOT = NOTES + ((KEY && ENDS) || (!KEY && HEAD) ? 128 : 0);
+  static constexpr int SLOT = NOTES + (ENDS || (!KEY && HEAD) ? 128 : 0);
 
   static constexpr int OUT_ROW = 32 * TILES;  // of y, per state warp
   static constexpr int OUT = ENDS ? 0 : 2 * 16 * OUT_ROW;

@@ -11,6 +11,9 @@ __device__ __forceinline__ u32 shared_address(const void* p) {
   return static_cast<u32>(__cvta_generic_to_shared(p));
 }
 
+// Keeps the compiler from computing x again wherever it is used.
+__device__ __forceinline__ void stay(u32& x) { asm volatile("" : "+r"(x)); }
+
 // ---- copies to shared memory
 
 __device__ __forceinline__ void copy16(u32 to, const void* from) {
