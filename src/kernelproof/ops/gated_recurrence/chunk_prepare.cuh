@@ -64,13 +64,23 @@ __device__ __forceinline__ void prepare(const Arguments& p, const Layout& s, con
   // Where the next copies of this warp start; it takes every GROUPS-th chunk.
   const int64 start = w.first + group * 16, stride = C::GROUPS * 16;
   const int row0 = part * (16 / C::PARTS);
-  const bfloat* q = p.q + batch * s.q[0] + start * s.q[1] + key_head * s.q[2] + part * 64;
-  const bfloat* k = p.k + batch * s.k[0] + start * s.k[1] + key_head * s.k[2] + part * 64;
-  const bfloat* v = p.v + batch * s.v[0] + (start + row0) * s.v[1] + w.h * s.v[2] + w.column;
-  const Gate* gk = static_cast<const Gate*>(p.gate_k) + batch * s.gate_k[0] +
-                   start * s.gate_k[1] + w.h * s.gate_k[2] + part * 64;
-  const Gate* gv = static_cast<const Gate*>(p.gate_v) + batch * s.gate_v[0] +
-                   start * s.gate_v[1] + w.h * s.gate_v[2] + w.column;
+  constexpr int UNITS = C::K / 8 / C::PARTS, GATE_UNITS = 64 * C::GATE / 16;
+  const int64 q_row = 2 * s.q[1], k_row = 2 * s.k[1], v_row = 2 * s.v[1];
+  const int64 gk_row = C::GATE * s.gate_k[1], gv_row = C::GATE * s.gate_v[1];
+  const char* q = lane_start<UNITS>(
+      p.q + batch * s.q[0] + start * s.q[1] + key_head * s.q[2] + part * 64, q_row, lane);
+  const char* k = lane_start<UNITS>(
+      p.k + batch * s.k[0] + start * s.k[1] + key_head * s.k[2] + part * 64, k_row, lane);
+  const char* v = lane_start<C::COLUMNS / 8>(
+      p.v + batch * s.v[0] + (start + row0) * s.v[1] + w.h * s.v[2] + w.column, v_row, lane);
+  const char* gk = lane_start<GATE_UNITS>(
+      static_cast<const Gate*>(p.gate_k) + batch * s.gate_k[0] + start * s.gate_k[1] +
+          w.h * s.gate_k[2] + part * 64,
+      gk_row, lane);
+  const char* gv = lane_start<C::GATE_ROW / 16>(
+      static_cast<const Gate*>(p.gate_v) + batch * s.gate_v[0] + start * s.gate_v[1] +
+          w.h * s.gate_v[2] + w.column,
+      gv_row, lane);
   const Gate* gh = static_cast<const Gate*>(p.gate_head) + batch * s.gate_head[0] +
                    (start + lane % 16) * s.gate_head[1] + w.h * s.gate_head[2];
   const int steps = w.T - w.first;  // that exist
@@ -86,28 +96,27 @@ __device__ __forceinline__ void prepare(const Arguments& p, const Layout& s, con
       barrier_wait(empty + 8 * copying, phase);
       const u32 slot = shared + copying * C::SLOT;
       const int valid = steps - n * 16;
-      constexpr int UNITS = C::K / 8 / C::PARTS;
-      copy_rows<UNITS, C::KEY_ROW, false, 16>(slot + C::KEYS + part * 128, k, 2 * s.k[1], lane,
+      copy_rows<UNITS, C::KEY_ROW, false, 16>(slot + C::KEYS + part * 128, k, k_row, lane,
                                               valid);
-      k += stride * s.k[1];
+      k += stride * k_row;
       if (!C::ENDS) {
-        copy_rows<UNITS, C::KEY_ROW, false, 16>(slot + C::Q + part * 128, q, 2 * s.q[1], lane,
+        copy_rows<UNITS, C::KEY_ROW, false, 16>(slot + C::Q + part * 128, q, q_row, lane,
                                                 valid);
-        q += stride * s.q[1];
+        q += stride * q_row;
       }
       if (C::KEY) {
-        copy_rows<64 * C::GATE / 16, 64 * C::GATE, false, 16>(
-            ring + ring_in * 16 * 64 * C::GATE, gk, C::GATE * s.gate_k[1], lane, valid);
-        gk += stride * s.gate_k[1];
+        copy_rows<GATE_UNITS, 64 * C::GATE, false, 16>(ring + ring_in * 16 * 64 * C::GATE, gk,
+                                                       gk_row, lane, valid);
+        gk += stride * gk_row;
         if (++ring_in == C::AHEAD + 1) ring_in = 0;
       }
       copy_rows<C::COLUMNS / 8, C::VALUE_ROW, false, 16 / C::PARTS>(
-          slot + C::VALUES + row0 * C::VALUE_ROW, v, 2 * s.v[1], lane, valid - row0, row0);
-      v += stride * s.v[1];
+          slot + C::VALUES + row0 * C::VALUE_ROW, v, v_row, lane, valid - row0, row0);
+      v += stride * v_row;
       if (C::VALUE && !C::KEY) {
         copy_rows<C::GATE_ROW / 16, C::GATE_ROW, C::GATE == 4, 16>(
-            slot + C::GATE_TILE, gv, C::GATE * s.gate_v[1], lane, valid);
-        gv += stride * s.gate_v[1];
+            slot + C::GATE_TILE, gv, gv_row, lane, valid);
+        gv += stride * gv_row;
       }
       if (C::HEAD) {
         heads[0] = lane < 16 && lane < valid ? to_float(*gh) : 1.0f;
@@ -238,10 +247,12 @@ __device__ __forceinline__ void fetch_prepared(const Arguments& p, const Layout&
   const int lane = threadIdx.x % 32, group = threadIdx.x / 32 - C::STATES;
   const u32 full = shared + C::AT_BARRIERS, empty = full + C::SLOTS * 8;
   const int64 chunks = (p.T + 15) / 16, chunk = w.chain * chunks + w.first / 16 + group;
-  const bfloat* operands = p.operands + chunk * 32 * C::K;
+  const int64 v_row = 2 * s.v[1];
+  const char* operands = lane_start<C::K / 8>(p.operands + chunk * 32 * C::K, 2 * C::K, lane);
   const uint4* products = p.products + chunk * 32 + lane;
   const float* decays = p.chunk_decays + chunk * C::K + lane * 4;
-  const bfloat* v = p.v + w.b * s.v[0] + (w.first + group * 16) * s.v[1] + w.h * s.v[2] + w.column;
+  const char* v = lane_start<C::COLUMNS / 8>(
+      p.v + w.b * s.v[0] + (w.first + group * 16) * s.v[1] + w.h * s.v[2] + w.column, v_row, lane);
   constexpr int OWN = C::K / 32;
   float total[OWN], growth[OWN];
 #pragma unroll
@@ -251,7 +262,7 @@ __device__ __forceinline__ void fetch_prepared(const Arguments& p, const Layout&
     if (n < w.chunks) {
       barrier_wait(empty + 8 * copying, phase);
       const u32 slot = shared + copying * C::SLOT;
-      copy_rows<C::K / 8, C::KEY_ROW, false, 16>(slot + C::KEYS, operands + 16 * C::K, 2 * C::K,
+      copy_rows<C::K / 8, C::KEY_ROW, false, 16>(slot + C::KEYS, operands + 32 * C::K, 2 * C::K,
                                                  lane, 16);
       if (!C::ENDS) {
         copy_rows<C::K / 8, C::KEY_ROW, false, 16>(slot + C::Q, operands, 2 * C::K, lane, 16);
@@ -261,10 +272,10 @@ __device__ __forceinline__ void fetch_prepared(const Arguments& p, const Layout&
       }
 #pragma unroll
       for (int i = 0; i < C::K; i += 128) copy16(slot + C::DECAYS + i * 4 + lane * 16, decays + i);
-      copy_rows<C::COLUMNS / 8, C::VALUE_ROW, false, 16>(slot + C::VALUES, v, 2 * s.v[1], lane,
+      copy_rows<C::COLUMNS / 8, C::VALUE_ROW, false, 16>(slot + C::VALUES, v, v_row, lane,
                                                          w.T - w.first - n * 16);
-      operands += C::GROUPS * 32 * C::K, products += C::GROUPS * 32, decays += C::GROUPS * C::K;
-      v += C::GROUPS * 16 * s.v[1];
+      operands += C::GROUPS * 64 * C::K, products += C::GROUPS * 32, decays += C::GROUPS * C::K;
+      v += C::GROUPS * 16 * v_row;
       copying += C::GROUPS;
       if (copying >= C::SLOTS) copying -= C::SLOTS, phase ^= 1;
     }

@@ -91,33 +91,37 @@ __device__ __forceinline__ float endless() { return __int_as_float(0x7f800000); 
 constexpr float SAFE = 13.0f;  // 16 gates of this size make 2^59
 constexpr int ALL_SAFE = 16;
 
-// Rows [0, ROWS) of UNITS 16-byte units each by one warp. WIDE: pairs of units are permuted by pairs
-// of rows, for gates of 4 bytes; else units by rows. Rows from `valid` on become zeros.
+// Where a lane of `copy_rows` starts to read.
+template <int UNITS>
+__device__ __forceinline__ const char* lane_start(const void* from, int64 row_bytes, int lane) {
+  return static_cast<const char*>(from) + lane / UNITS * row_bytes + lane % UNITS * 16;
+}
+// Rows [0, ROWS) of UNITS 16-byte units each by one warp, from `lane_start` on. WIDE: pairs of units
+// are permuted by pairs of rows, for gates of 4 bytes; else units by rows. Rows from `valid` on become
+// zeros.
 template <int UNITS, int STRIDE, bool WIDE, int ROWS>
-__device__ __forceinline__ void copy_rows(u32 to, const void* from, int64 row_bytes, int lane,
+__device__ __forceinline__ void copy_rows(u32 to, const char* at, int64 row_bytes, int lane,
                                           int valid, int row0 = 0) {
   constexpr int EACH = 32 / UNITS;
   static_assert(UNITS <= 32 && ROWS % EACH == 0, "rows of a copy");
   const int r = lane / UNITS, unit = lane % UNITS;
   const u32 place = WIDE ? unit << 4 : ((unit & ~7) | ((unit ^ (r + row0)) & 7)) << 4;
-  const char* at = static_cast<const char*>(from) + r * row_bytes + unit * 16;
   const u32 base = to + r * STRIDE;
   const int64 step = EACH * row_bytes;
+  auto target = [&](int row) {
+    return base + row * STRIDE + (WIDE ? place ^ ((row >> 1 & 3) << 5) : place ^ ((row & 7) << 4));
+  };
   if (valid >= ROWS) {
 #pragma unroll
     for (int i = 0; i < ROWS / EACH; ++i) {
-      const int row = i * EACH;
-      copy16(base + row * STRIDE + (WIDE ? place ^ ((row >> 1 & 3) << 5) : place ^ ((row & 7) << 4)),
-             at);
+      copy16(target(i * EACH), at);
       at += step;
     }
   } else {
 #pragma unroll 1
     for (int i = 0; i < ROWS / EACH; ++i) {
-      const int row = i * EACH;
-      const bool there = row + r < valid;
-      copy16(base + row * STRIDE + (WIDE ? place ^ ((row >> 1 & 3) << 5) : place ^ ((row & 7) << 4)),
-             there ? at + i * step : static_cast<const char*>(from), there ? 16 : 0);
+      copy16(target(i * EACH), at, i * EACH + r < valid ? 16 : 0);
+      if ((i + 1) * EACH + r < valid) at += step;
     }
   }
 }
