@@ -230,15 +230,6 @@ def errors(row: Row, calls: dict[str, Callable[[], Any]], given: list[Any], boun
     return found
 
 
-def bandwidth() -> float:
-    """Bytes per second of a copy of a gigabyte, read and written."""
-    source = torch.randn(1 << 28, device="cuda")
-    target = torch.empty_like(source)
-    row = Row("copy", "copy", "", 1, 1, 1, 1, 1)
-    times = timed({"copy": lambda _: target.copy_(source)}, row)["copy"]
-    return 2 * source.nbytes / statistics.median(times)
-
-
 def measured(row: Row) -> dict[str, Any]:
     torch.manual_seed(0)
     given, bounds = operands(row)
@@ -280,10 +271,7 @@ def main() -> int:
     given = parser.parse_args()
     environment = capture().model_dump()
     environment["commit"] = environment["commit"] or given.commit
-    report: dict[str, Any] = {
-        "date": datetime.date.today().isoformat(), "environment": environment,
-        "bandwidth": bandwidth(), "rows": [],
-    }  # fmt: skip
+    report = {"date": datetime.date.today().isoformat(), "environment": environment, "rows": []}
     with torch.no_grad():
         for row in ROWS:
             if given.rows and row.name not in given.rows and row.kind not in given.rows:

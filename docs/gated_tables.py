@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from log_plot import log_plot
+from mla_kv_tables import limits
 
 from kernelproof.report.units import ratio, seconds
 
@@ -33,17 +34,17 @@ def _error(row: dict[str, Any], name: str) -> str:
 
 def table(kind: str = "target") -> str:
     """Rows of one kind: times, the time that memory takes at the least, and errors."""
-    report = _report()
+    bandwidth, _ = limits()
     lines = [
         "| case | kernel | time | memory | flash-linear-attention | eager | ratio | error "
         "(theirs) |",
         "|---|---|---|---|---|---|---|---|",
     ]
     ratios = []
-    for row in (row for row in report["rows"] if row["kind"] == kind):
+    for row in (row for row in _report()["rows"] if row["kind"] == kind):
         times = _medians(row)
         mine, eager = times.pop("kernelproof"), times.pop("eager", None)
-        floor = row["bytes"] / report["bandwidth"]
+        floor = row["bytes"] / bandwidth
         name, theirs = next(iter(times.items()), ("", None))
         other = f"{seconds(theirs)} ({name})" if theirs else "-"
         if theirs:
@@ -62,13 +63,13 @@ def table(kind: str = "target") -> str:
 
 def plot() -> str:
     """Time against the length of the sequence; "" without results."""
-    report = _report()
-    found = [row for row in report["rows"] if row["kind"] == "steps"]
+    found = [row for row in _report()["rows"] if row["kind"] == "steps"]
     if not found:
         return ""
+    bandwidth, _ = limits()
     lines: dict[str, list[tuple[int, float]]] = {name: [] for name in _COLOURS}
     for row in found:
-        lines["memory"].append((row["steps"], row["bytes"] / report["bandwidth"]))
+        lines["memory"].append((row["steps"], row["bytes"] / bandwidth))
         for name, time in _medians(row).items():
             line = name if name in lines else "flash-linear-attention"
             lines[line].append((row["steps"], time))
