@@ -24,6 +24,7 @@ import torch
 
 from kernelproof.emulate.standin import Recorder, standing_in
 from kernelproof.errors import KernelproofError
+from kernelproof.ops.gated_recurrence import chunked as gated_chunks
 from kernelproof.ops.gated_recurrence import cuda as gated
 from kernelproof.ops.gated_recurrence import cuda_backward
 from kernelproof.ops.int8_attention import cuda as attention
@@ -34,7 +35,7 @@ from kernelproof.ops.mla_kv.cuda_steps import Device, Launch, Plan
 
 OPS = Path(gated.__file__).parents[1]
 STATEMENT = re.compile(
-    r"__syncthreads\(\);|__syncwarp\(\);|__syncthreads_or\((?P<or>[^()]*)\)|wait_copies<\d>\(\);"
+    r"__syncthreads\(\);|__syncwarp\(\);|__syncthreads_or\((?P<or>[^()]*)\)|wait_copies<[\w:]+>\(\);"
     r"|wait_copies_but_last\(\);|workers_sync\(\);|cluster_sync\(\);|grid_barrier\(count\);"
     r"|product_wait<\d>\(\);|barrier_wait\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\);"
     r"|asm volatile\(\"(cp\.async\.commit_group;\\n\\t)?cp\.async\.wait_(all|group [^;]*);\""
@@ -97,6 +98,27 @@ def _gated_step(rows: int, columns: int) -> Callable[[], Any]:
         v, gate = torch.randn(1, 1, 1, columns), torch.rand(1, 1, 1, columns)
         return gated.launch_step(q, k, v, None, gate, None, 1.0, torch.randn(1, 1, rows, columns))
 
+    return run
+
+
+def _gated_in_chunks(gates: str, key_dim: int, steps: int, lead: int) -> Callable[[], Any]:
+    """On tensor cores, the first of two segments ``lead`` steps long."""
+
+    def run() -> Any:
+        torch.manual_seed(0)
+        q, k = (torch.randn(1, steps, 1, key_dim).bfloat16() for _ in range(2))
+        v = torch.randn(1, steps, 1, 64).bfloat16()
+        widths = {"k": (key_dim,), "v": (64,), "h": ()}
+        given = [torch.rand(1, steps, 1, *w) if x in gates else None for x, w in widths.items()]
+        halves = (2, lead, -(-(steps - lead) // 16) * 16) if lead < steps else (1, steps, steps)
+        gated_chunks._plan.cache_clear()
+        with (
+            mock.patch.object(gated_chunks, "_FEWEST_STEPS", 1),
+            mock.patch.object(gated_chunks, "divided", lambda *_: halves),
+        ):
+            return gated.launch(q, k, v, *given)
+
+    run.hopper = True  # type: ignore[attr-defined]
     return run
 
 
@@ -202,6 +224,11 @@ _WGMMA = [
     _mla(130, 64, 328, 64, "wgmma", torch.float16, heads=1, multiprocessors=2, cluster=2),
     _mla(5, 64, 64, 64, "wgmma", torch.float16, heads=1, multiprocessors=2),
 ]
+# More chunks than slots; rows prepared by one warp, by two and beforehand; gates of columns.
+_CHUNKS = [
+    _gated_in_chunks("k", 64, 400, 48), _gated_in_chunks("kh", 128, 100, 32),
+    _gated_in_chunks("vh", 64, 100, 32), _gated_in_chunks("k", 256, 400, 208),
+]  # fmt: skip
 # Per source with barriers or waits, launches that together reach all of them: one span and several,
 # one warp per segment and two, gates that make segments take turns; each attention kernel over
 # several tiles; each design of mla_kv, with norms, and with infinities, which are summed anew.
@@ -214,6 +241,10 @@ WORK: dict[str, list[Callable[[], Any]]] = {
         _gated_backward(20, 8, 8), _gated_backward(80, 8, 8), _gated_backward(20, 36, 12, 1),
     ],
     "gated_recurrence/step.cu": [_gated_step(70, 24)],
+    "gated_recurrence/chunked.cu": _CHUNKS,
+    "gated_recurrence/chunk_prepare.cuh": _CHUNKS,
+    "gated_recurrence/levels.cuh": _CHUNKS[:1],
+    "gated_recurrence/gate_keys.cu": _CHUNKS[-1:],
     "int8_attention/kernel.cu": [_attention(40, 2, 64), _attention(195, 1, 32, 2)],
     "int8_attention/kernel_general.cu": [_cache(200, 64)],
     "int8_attention/kernel_rows.cu": [_attention(70, 1, 300)],
@@ -227,7 +258,7 @@ WORK: dict[str, list[Callable[[], Any]]] = {
     "mla_kv/kernel_wgmma.cu": _WGMMA,
 }  # fmt: skip
 # Definitions of what the other sources are searched for.
-HEADERS = ("hopper.cuh", "common.cuh")
+HEADERS = ("hopper.cuh", "common.cuh", "tensor_core.cuh")
 
 
 def mutants(text: str) -> Iterator[tuple[int, str, str]]:

@@ -19,6 +19,7 @@ from typing import Any
 
 import agents_session
 import bench_tables
+import gated_tables
 import ladder_tables
 import mla_kv_tables
 import timing_tables
@@ -375,6 +376,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "agents_session": agents_session.kept,
     "session_times": bench_tables.session_times,
     "proofs": bench_tables.proofs,
+    "gated_recurrence": gated_tables.table,
     "mla_kv": mla_kv_tables.table,
     "mla_kv_cpu": mla_kv_tables.cpu_table,
 }
@@ -398,6 +400,8 @@ def fill(text: str, with_output: bool) -> str:
 if __name__ == "__main__":
     for name, plot in ladder_tables.plots().items():
         (ROOT / "docs" / name).write_text(plot)
+    if picture := gated_tables.plot():
+        (ROOT / "docs" / "gated_recurrence-steps.svg").write_text(picture)
     if picture := mla_kv_tables.plot():
         (ROOT / "docs" / "mla_kv-tokens.svg").write_text(picture)
     for path in documents():

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 import statistics
 from pathlib import Path
 from typing import Any
+
+from log_plot import log_plot
 
 from kernelproof.report.units import ratio, seconds
 
@@ -14,7 +15,6 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results" / "h200" / "mla_kv.json"
 _FLOORS = ROOT / "results" / "h200" / "2026-11-30-floors.json"
 _FOUNDING = dict(batch=4, seq=96, model=256, rank=48, kv_heads=4, head_dim=32)
-_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 760, 420, 70, 20, 40, 50
 _COLOURS = {"mla_kv": "#0a7d4b", "two matmuls": "#a04000", "roofline": "#888888"}
 
 
@@ -70,46 +70,9 @@ def plot() -> str:
     lines["roofline"] = [
         (row["tokens"], max(row["bytes"] / bandwidth, row["flops"] / rate)) for row in found
     ]
-    times = [t for line in lines.values() for _, t in line]
-    low, high = math.floor(math.log10(min(times))), math.ceil(math.log10(max(times)))
-    last = math.log2(max(row["tokens"] for row in found))
-
-    def x(tokens: int) -> float:
-        return _LEFT + math.log2(tokens) / last * (_WIDTH - _LEFT - _RIGHT)
-
-    def y(time: float) -> float:
-        part = (math.log10(time) - low) / (high - low)
-        return _HEIGHT - _BOTTOM - part * (_HEIGHT - _TOP - _BOTTOM)
-
-    out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
-        'font-family="sans-serif" font-size="12">',
-        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#ffffff"/>',
-        '<text x="8" y="20" font-weight="bold">mla_kv, bf16, M 2048, R 512, 16 heads of 128: '
-        "device time of a call against tokens</text>",
-    ]
-    for power in range(low, high + 1):
-        at = y(10.0**power)
-        out.append(
-            f'<line x1="{_LEFT}" y1="{at:.1f}" x2="{_WIDTH - _RIGHT}" y2="{at:.1f}" '
-            'stroke="#dddddd"/>'
-            f'<text x="{_LEFT - 8}" y="{at + 4:.1f}" text-anchor="end" fill="#555555">'
-            f"{seconds(10.0**power)}</text>"
-        )
-    out += [
-        f'<text x="{x(row["tokens"]):.1f}" y="{_HEIGHT - 28}" text-anchor="middle" '
-        f'fill="#555555">{row["tokens"]:,}</text>'
-        for row in found[::2]
-    ]
-    for number, (name, line) in enumerate(lines.items()):
-        colour = _COLOURS[name]
-        points = " ".join(f"{x(n):.1f},{y(t):.1f}" for n, t in line)
-        dash = ' stroke-dasharray="5 4"' if name == "roofline" else ""
-        out.append(
-            f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"{dash}/>'
-            f'<text x="{_LEFT + 16}" y="{_TOP + 16 + 18 * number}" fill="{colour}">{name}</text>'
-        )
-    return "\n".join([*out, "</svg>"]) + "\n"
+    title = "mla_kv, bf16, M 2048, R 512, 16 heads of 128: device time of a call against tokens"
+    ticks = [row["tokens"] for row in found[::2]]
+    return log_plot(title, lines, _COLOURS, ticks, dashed="roofline")
 
 
 def cpu_table() -> str:

@@ -23,6 +23,7 @@ from kernelproof.cuda import Kernel
 from kernelproof.emulate.standin import Recorder, standing_in
 from kernelproof.floors import gpu as floors
 from kernelproof.ops._template import cuda as template
+from kernelproof.ops.gated_recurrence import chunked as gated_chunks
 from kernelproof.ops.gated_recurrence import cuda as gated
 from kernelproof.ops.gated_recurrence import cuda_backward
 from kernelproof.ops.gated_recurrence import reference as gated_reference
@@ -111,6 +112,23 @@ def gated_step() -> None:
     y = gated.launch_step(q, k, v, gate, None, None, 0.5, state)
     close(y, want[0], BOUND[F32])
     close(state, want[1], BOUND[F32])
+
+
+def gated_in_chunks(gates: str, key_dim: int, lead: int = 48) -> None:
+    """40 steps on tensor cores; ``lead``: of the first segment."""
+    q, k = (torch.randn(1, 40, 1, key_dim).bfloat16() for _ in range(2))
+    v = torch.randn(1, 40, 1, 64).bfloat16()
+    given = [
+        torch.rand(1, 40, 1, n) if x in gates else None for x, n in (("k", key_dim), ("v", 64))
+    ]
+    wanted, _ = gated_reference.run(*(None if t is None else t.double() for t in (q, k, v, *given)))
+    gated_chunks._plan.cache_clear()
+    with (
+        mock.patch.object(gated_chunks, "_FEWEST_STEPS", 1),
+        mock.patch.object(gated_chunks, "divided", lambda *_: (1 + (lead < 40), lead, 32)),
+    ):
+        close(gated.launch(q, k, v, *given)[0], wanted, BOUND[BF16])
+    gated_chunks._plan.cache_clear()
 
 
 def attention_of(dim: int, form: Form = PLAIN, tokens: int = 40) -> None:
@@ -229,6 +247,8 @@ CALLS: dict[str, list[Callable[[], None]]] = {
     "packed": [lambda: gated_forward("packed")],
     "gradients": [lambda: gated_backward(8, 9), gated_backward_in_one_block],
     "step": [gated_step],
+    "chunked": [lambda: gated_in_chunks("k", 64, 16), lambda: gated_in_chunks("v", 64)],
+    "gate_keys": [lambda: gated_in_chunks("k", 256)],
     "attend": [lambda: attention_of(32)],
     "attend_blocks": [attention_in_blocks],
     "attend_general": [lambda: attention_of(32, Form(kv_lens=torch.ones(1)))],
@@ -272,6 +292,9 @@ CALLS: dict[str, list[Callable[[], None]]] = {
 }
 
 
+HOPPER = ("mla_kv_decode", "mla_kv_wgmma", "chunked", "gate_keys")
+
+
 def test_the_table_has_every_shipped_kernel() -> None:
     assert sorted(shipped()) == sorted(CALLS)
 
@@ -291,7 +314,7 @@ def test_mutations_reach_every_source_with_a_barrier(
 )
 def test_right_and_without_findings(name: str, number: int) -> None:
     torch.manual_seed(0)
-    recorder = Recorder(hopper=name in ("mla_kv_decode", "mla_kv_wgmma"))
+    recorder = Recorder(hopper=name in HOPPER)
     with standing_in(recorder):
         CALLS[name][number]()
     results = recorder.taken()

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from kernelproof.cuda import Kernel
 from kernelproof.errors import UnsupportedError
+from kernelproof.ops.gated_recurrence import chunked
 from kernelproof.ops.gated_recurrence.config import SHARED_LIMIT, Config, choose, gate_bits
 from kernelproof.ops.gated_recurrence.cuda_backward import launch_backward
 from kernelproof.ops.gated_recurrence.cuda_step import launch_step
@@ -73,7 +74,11 @@ def launch(
     if (y.numel() == 0 and (state is None or state.numel() == 0)) or sequences == 0:
         return y, state
     call = (q, k, v, gate_k, gate_v, gate_head, initial_state, state, log_gates, cu_seqlens)
-    if q.shape[3] > _MAX_ROWS:
+    in_chunks = chunked.plan(*call)
+    if in_chunks is not None:
+        tensors = (q, k, v, gate_k, gate_v, gate_head, initial_state, state, cu_seqlens)
+        chunked.launch(in_chunks, *tensors, float(scale), y)
+    elif q.shape[3] > _MAX_ROWS:
         _launch_row_blocks(_Call(*call), scale, y)
     else:
         _launch(*call, scale, y)
@@ -293,6 +298,10 @@ def describe(
     blocks = -(-q.shape[-1] // _MAX_ROWS)
     if q.shape[-1] == 0:
         return "no kernel, because a state without rows makes y zero"
+    call = (q, k, v, gate_k, gate_v, gate_head, None, None, log_gates, cu_seqlens)
+    in_chunks = chunked.plan(*call)
+    if in_chunks is not None:
+        return chunked.describe(in_chunks)
     q, k = q[..., :_MAX_ROWS], k[..., :_MAX_ROWS]
     gate_k = None if gate_k is None else gate_k[..., :_MAX_ROWS]
     plan = _plan_of(q, k, v, gate_k, gate_v, gate_head, None, None, log_gates, cu_seqlens)

@@ -137,15 +137,6 @@ struct Problem {
   int bounds_64;
 };
 
-// The product D of gates as it is handed on: NaN where it is too big (2^60 leaves room for states
-// up to 2^67), not a number, or where a part of it may have underflowed although the whole did
-// not: `growth`, the product of max(1, |gate|), bounds how far D has risen from its least part.
-// With no gate above one, growth is 1, and what underflows is below 2^-126 of the state.
-__device__ __forceinline__ float checked_decay(float D, float growth) {
-  const bool good = fabsf(D) <= 0x1p60f && (growth == 1.0f || fabsf(D) >= growth * 0x1p-100f);
-  return good ? D : __int_as_float(0x7fffffff);
-}
-
 template <class C>
 struct Buffers {  // of one span
   float *q, *k, *gate_k, *v, *gate_v, *gate_head, *ends, *decays;

@@ -1,0 +1,498 @@
+// Gated recurrence on tensor cores, bfloat16 in and out, the state in float: chunks of 16 steps.
+//
+// A block holds columns of the state of one head and goes through its chunks. Its warps have two
+// tasks, which a ring of slots in shared memory joins:
+//
+//   preparing warps   copy q, k, v and gates of a chunk into a slot; make A[t][s], the product q_t k_s
+//                     with the gates between s and t, and, for gates of keys, q times the gates
+//                     since the start of the chunk and k times those up to its end (levels.cuh);
+//   state warps       hold 16 * TILES columns each, transposed, as accumulators: rows are columns of
+//                     the state. y = S q + V A of a chunk, then S = S * gates + V k. Packed to
+//                     bfloat16, the accumulators are the left operand of S q as they lie. Gates of
+//                     columns are applied here, to fragments of v and of y.
+//
+// No division and no logarithm: zeros and signs are exact, and y[t] has no operand of a later step.
+// Two things break that in a chunk, both of them rare: products of large gates may leave the range
+// of float, and a v that is not finite would reach earlier steps as 0 * infinity. From the first
+// such step of a chunk on, its gates and values are taken as zero for the products, and the state
+// warps go through the chunk once more, step by step in float (`walk`), for the state and for y from
+// that step on.
+//
+// A sequence longer than one segment takes two launches: the first gives each segment's end state
+// from zero and the product of its gates (ENDS), the second folds those of the segments before its
+// own. Where such a product is not safe (see `checked_decay`) it is NaN, and the blocks
+// behind start at the segment in question instead, without writing its y.
+
+#include "chunk_prepare.cuh"
+#include "chunk_state.cuh"
+
+template <class C>
+__device__ __forceinline__ void hold(const Arguments& p, const Layout& s, const Work& w, u32 shared) {
+  typedef typename C::Gate Gate;
+  constexpr int TILES = C::TILES, PIECES = C::ROWS / 16;
+  const int lane = threadIdx.x % 32, c = lane % 4;
+  const int team = team_of<C>(), half_of_rows = half_of<C>();
+  const bool writes = half_of_rows == 0;  // the warp of its team that gives y
+  const u32 full = shared + C::AT_BARRIERS, empty = full + C::SLOTS * 8;
+  const u32 staged = shared + C::AT_OUT + team * C::OUT;
+  const u32 sums = shared + C::AT_SUMS + team * C::SUMS + lane * 16;
+  const u32 sums_full = empty + C::SLOTS * 8 + team * 32, sums_empty = sums_full + 16;
+  // Lanes' addresses for ldmatrix: as rows and columns of a left operand (transposed: pairs of right
+  // ones), and as pairs of right operands.
+  const int row_a = lane % 16, row_b = lane % 8 + lane / 16 * 8;
+  const u32 unit_a = (lane / 16 ^ (row_a & 7)) << 4, unit_b = (lane / 8 % 2 ^ (row_b & 7)) << 4;
+  const int rows_at = half_of_rows * (C::ROWS / 64) * 128;
+  u32 key_at[4], query_at[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    key_at[i] = C::KEYS + rows_at + row_a * C::KEY_ROW + (unit_a ^ i * 32);
+    query_at[i] = C::Q + rows_at + row_b * C::KEY_ROW + (unit_b ^ i * 32);
+    stay(key_at[i]), stay(query_at[i]);
+  }
+  const int steps = w.T - w.first;
+  const int64 y_step = static_cast<int64>(p.H) * p.V;
+  bfloat* const y = p.y + (static_cast<int64>(w.b) * p.T + w.first) * y_step + w.h * p.V + w.column + team * 16 * TILES;
+
+  Fragments<C> f;
+  first_state<C>(p, s, w, f);
+  u32 masks[4];
+  if (!C::KEY) level_masks(masks, lane);
+  float total[TILES][2], growth[TILES][2];
+#pragma unroll
+  for (int m = 0; m < TILES; ++m) total[m][0] = total[m][1] = growth[m][0] = growth[m][1] = 1.0f;
+
+  // A chunk as it is read from its slot.
+  constexpr bool Q_EARLY = !C::ENDS && (C::KEY || C::EARLY);
+  u32 values[TILES][4], queries[Q_EARLY ? PIECES : 1][4], keys[C::EARLY ? PIECES : 1][4];
+  float2 decays[C::EARLY && C::KEY ? PIECES : 1][2];
+  uint4 A = {};
+  int unsafe = ALL_SAFE;
+  ColumnGates<C> gates;
+  u32 decays_at = C::DECAYS + half_of_rows * C::ROWS * 4 + c * 8;
+  stay(decays_at);
+  auto decay = [&](u32 slot, int i, int half) {
+    return load64(slot + decays_at + i * 64 + half * 32);
+  };
+  // Values of steps from `unsafe` on become zero.
+  auto hide_values = [&]() {
+#pragma unroll
+    for (int m = 0; m < TILES; ++m)
+#pragma unroll
+      for (int i = 0; i < 8; ++i)
+        if (i / 4 * 8 + c * 2 + i % 2 >= unsafe)
+          values[m][i / 2 % 2 + i / 4 * 2] &= i % 2 ? 0xffffu : 0xffff0000u;
+  };
+  u32 unit[TILES];  // of v, and of gates of 2 bytes
+#pragma unroll
+  for (int m = 0; m < TILES; ++m) {
+    const int u = (team * TILES + m) * 2 + lane / 8 % 2;
+    unit[m] = row_b * C::VALUE_ROW + (((u & ~7) | ((u ^ row_b) & 7)) << 4);
+    stay(unit[m]);
+  }
+  int reading = 0, phase = 0;
+  auto next = [&](int n) {
+    const u32 slot = shared + reading * C::SLOT;
+    barrier_wait(full + 8 * reading, phase);
+#pragma unroll
+    for (int m = 0; m < TILES; ++m)
+      load_transposed(values[m], slot + C::VALUES + unit[m]);
+    float g[TILES][2][2][2];
+    if (!C::KEY) {
+      float2 head[2] = {make_float2(1.0f, 1.0f), make_float2(1.0f, 1.0f)};
+      if (C::HEAD) head[0] = load64(slot + C::NOTES + c * 8), head[1] = load64(slot + C::NOTES + 32 + c * 8);
+#pragma unroll
+      for (int m = 0; m < TILES; ++m) {
+        u32 packed[4];
+        if (C::VALUE && C::GATE == 2)
+          load_transposed(packed, slot + C::GATE_TILE + unit[m]);  // rows as long as v's
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+#pragma unroll
+          for (int r = 0; r < 2; ++r) {
+            float2 x = make_float2(1.0f, 1.0f);
+            if (C::VALUE && C::GATE == 4) {
+              const int at = ((team * TILES + m) * 4 + r * 2 + lane / 16) ^ c << 1;
+              const u32 from = slot + C::GATE_TILE + (half * 8 + c * 2) * C::GATE_ROW + (at << 4) +
+                               (lane / 4 & 3) * 4;
+              x = make_float2(load_float(from), load_float(from + C::GATE_ROW));
+            } else if (C::VALUE) {
+              x = unpack(packed[r + 2 * half]);
+            }
+            if (C::VALUE) x = make_float2(as_gate(x.x, Gate()), as_gate(x.y, Gate()));
+            if (C::VALUE && C::HEAD) x = make_float2(joined(x.x, head[half].x), joined(x.y, head[half].y));
+            else if (C::HEAD) x = head[half];
+            g[m][half][r][0] = x.x, g[m][half][r][1] = x.y;
+          }
+      }
+    }
+    if (!C::ENDS) A = load128(slot + C::PRODUCTS + lane * 16);
+    if (Q_EARLY)
+#pragma unroll
+      for (int i = 0; i < PIECES; ++i)
+        load_matrices(queries[i], slot + i / 4 * 128 + query_at[i % 4]);
+    if (!C::ENDS) {
+      unsafe = A.w;
+    } else if (!C::KEY) {
+      unsafe = load32(slot + C::NOTES + 64);
+    } else if (C::PREPARED) {
+      unsafe = load32(slot + C::NOTES + 12);
+    } else {
+      unsafe = load32(slot + C::NOTES);
+#pragma unroll
+      for (int i = 1; i < C::PARTS; ++i)
+        unsafe = min(unsafe, static_cast<int>(load32(slot + C::NOTES + i * 4)));
+    }
+    if (C::EARLY) {
+#pragma unroll
+      for (int i = 0; i < PIECES; ++i) {
+        load_transposed(keys[i], slot + i / 4 * 128 + key_at[i % 4]);
+        if (C::KEY) decays[i][0] = decay(slot, i, 0), decays[i][1] = decay(slot, i, 1);
+      }
+      __syncwarp();
+      if (lane == 0) arrive(empty + 8 * reading);
+    }
+
+    const int valid = steps - n * 16;
+    if (!C::KEY && valid < 16)
+#pragma unroll
+      for (int m = 0; m < TILES; ++m)
+#pragma unroll
+        for (int i = 0; i < 8; ++i)
+          if (i / 4 * 8 + c * 2 + i % 2 >= valid) g[m][i / 4][i / 2 % 2][i % 2] = 1.0f;
+    if (!C::KEY && unsafe < ALL_SAFE) {
+      hide_values();
+#pragma unroll
+      for (int m = 0; m < TILES; ++m)
+#pragma unroll
+        for (int i = 0; i < 8; ++i)
+          if (i / 4 * 8 + c * 2 + i % 2 >= unsafe) g[m][i / 4][i / 2 % 2][i % 2] = 0.0f;
+    }
+    if (!C::KEY) {
+      gates.make(values, g, A, masks, lane);
+#pragma unroll
+      for (int m = 0; m < TILES; ++m)
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          total[m][r] *= gates.all[m][r];
+          growth[m][r] *= fmaxf(1.0f, fabsf(gates.all[m][r]));
+          if (unsafe < ALL_SAFE) growth[m][r] = endless();
+        }
+    }
+    if (++reading == C::SLOTS) reading = 0, phase ^= 1;
+  };
+
+  // y of a chunk goes out one chunk later, 16 bytes a lane.
+  auto place = [](int t) { return TILES == 1 ? t >> 2 & 1 : t >> 1 & 3; };
+  // Rows 16 / TILES apart are stored alike, so that a lane's addresses differ by a constant.
+  const int row_out = lane / (2 * TILES), unit_out = lane % (2 * TILES);
+  u32 fetched_at = staged + row_out * C::OUT_ROW + ((unit_out ^ place(row_out)) << 4);
+  u32 stored_at[TILES];
+#pragma unroll
+  for (int m = 0; m < TILES; ++m) {
+    stored_at[m] = staged + row_b * C::OUT_ROW + ((m * 2 + lane / 8 % 2 ^ place(row_b)) << 4);
+    stay(stored_at[m]);
+  }
+  stay(fetched_at);
+  auto fetch = [&](uint4 (&out)[TILES], int parity) {
+#pragma unroll
+    for (int i = 0; i < TILES; ++i) {
+      out[i] = load128(fetched_at + parity * 16 * C::OUT_ROW + i * 16 / TILES * C::OUT_ROW);
+    }
+  };
+  bfloat* y_at = y + lane / (2 * TILES) * y_step + lane % (2 * TILES) * 8;
+  auto write = [&](const uint4 (&out)[TILES], int n) {
+    constexpr int ROWS = 16 / TILES;  // to a round
+    if (n >= w.silent)
+#pragma unroll
+      for (int i = 0; i < TILES; ++i)
+        if (n * 16 + i * ROWS + lane / (2 * TILES) < steps)
+          store_global128(y_at + i * ROWS * y_step, out[i]);
+    y_at += 16 * y_step;
+  };
+
+  // y of a chunk from the state, and the state after it where `update`. (NVRTC 13.0 crashes if this
+  // is a lambda that takes auto.)
+  auto through_state = [&](u32 slot, float (&out)[TILES][2][4], const bool update) {
+#pragma unroll
+    for (int i = 0; i < PIECES; ++i) {
+      u32 q[4], k[4];
+      float2 d0, d1;
+      if (C::EARLY) {
+#pragma unroll
+        for (int x = 0; x < 4; ++x) k[x] = keys[C::EARLY ? i : 0][x];
+      } else {
+        load_transposed(k, slot + i / 4 * 128 + key_at[i % 4]);
+      }
+      if (Q_EARLY) {
+#pragma unroll
+        for (int x = 0; x < 4; ++x) q[x] = queries[Q_EARLY ? i : 0][x];
+      } else if (!C::ENDS) {
+        load_matrices(q, slot + i / 4 * 128 + query_at[i % 4]);
+      }
+      if (C::KEY) {
+        d0 = C::EARLY ? decays[C::EARLY ? i : 0][0] : decay(slot, i, 0);
+        d1 = C::EARLY ? decays[C::EARLY ? i : 0][1] : decay(slot, i, 1);
+      }
+#pragma unroll
+      for (int m = 0; m < TILES; ++m) {
+        float(&x)[4] = f.s[m][2 * i];
+        float(&z)[4] = f.s[m][2 * i + 1];
+        if (!C::ENDS) {
+          const u32 a[4] = {pack(x[0], x[1]), pack(x[2], x[3]), pack(z[0], z[1]), pack(z[2], z[3])};
+          multiply(out[m][0], a, q[0], q[1]);
+          multiply(out[m][1], a, q[2], q[3]);
+        }
+        if (update) {
+          if (C::KEY) {
+            x[0] *= d0.x, x[1] *= d0.y, x[2] *= d0.x, x[3] *= d0.y;
+            z[0] *= d1.x, z[1] *= d1.y, z[2] *= d1.x, z[3] *= d1.y;
+          } else {
+            const float up = gates.all[m][0], down = gates.all[m][1];
+            x[0] *= up, x[1] *= up, x[2] *= down, x[3] *= down;
+            z[0] *= up, z[1] *= up, z[2] *= down, z[3] *= down;
+          }
+          const u32(&v)[4] = C::KEY ? values[m] : gates.v[m];
+          multiply(x, v, k[0], k[1]);
+          multiply(z, v, k[2], k[3]);
+        }
+      }
+    }
+  };
+
+  if (w.chunks > 0) next(0);
+  int slot_of_chunk = 0;
+#pragma unroll 1
+  for (int n = 0; n < w.chunks; ++n) {
+    const u32 slot = shared + slot_of_chunk * C::SLOT;
+    float out[TILES][2][4];
+#pragma unroll
+    for (int m = 0; m < TILES; ++m)
+#pragma unroll
+      for (int x = 0; x < 4; ++x) out[m][0][x] = out[m][1][x] = 0.0f;
+    if (C::KEY && !C::ENDS && unsafe < ALL_SAFE) hide_values();
+    if (C::KEY && !C::ENDS && half_of_rows == C::HALVES - 1)
+#pragma unroll
+      for (int m = 0; m < TILES; ++m) {
+        multiply8(out[m][0], values[m][0], values[m][1], A.x);
+        multiply(out[m][1], values[m], A.y, A.z);
+      }
+    if (unsafe >= ALL_SAFE) through_state(slot, out, true);
+    else {
+      through_state(slot, out, false);
+      // Copies, because what a function is given by reference cannot stay in registers.
+      Fragments<C> copy = f;
+      const Arguments p_copy = p;
+      const Work w_copy = w;
+      float walked[TILES][2][4] = {};
+      walk<C>(p_copy, s, w_copy, n, unsafe, copy, walked);
+      f = copy;
+#pragma unroll
+      for (int m = 0; m < TILES; ++m)
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          const int half = i / 4, x = i % 4;
+          if (C::ENDS || half * 8 + c * 2 + x % 2 < unsafe) continue;
+          if (C::KEY) {
+            out[m][half][x] = walked[m][half][x];
+          } else {  // what follows adds nothing to it
+            out[m][half][x] = gates.to[m][half][x] = 0.0f;
+            gates.y[m][half][x] = walked[m][half][x];
+          }
+        }
+    }
+    if (!C::EARLY) {
+      __syncwarp();
+      if (lane == 0) arrive(empty + 8 * slot_of_chunk);
+    }
+    if (++slot_of_chunk == C::SLOTS) slot_of_chunk = 0;
+    if (C::ENDS) {
+      if (n + 1 < w.chunks) next(n + 1);
+      continue;
+    }
+    if (C::HALVES > 1) {  // the last half hands its part of y to the first
+      const u32 at = sums + (n & 1) * TILES * 1024;
+      const u32 phase_of_sums = n >> 1 & 1;
+      if (!writes) {
+        barrier_wait(sums_empty + 8 * (n & 1), phase_of_sums ^ 1);
+#pragma unroll
+        for (int m = 0; m < TILES; ++m)
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            const float(&o)[4] = out[m][half];
+            store128(at + (m * 2 + half) * 512, __float_as_uint(o[0]), __float_as_uint(o[1]),
+                     __float_as_uint(o[2]), __float_as_uint(o[3]));
+          }
+        __syncwarp();
+        if (lane == 0) arrive(sums_full + 8 * (n & 1));
+        if (n + 1 < w.chunks) next(n + 1);
+        continue;
+      }
+      if (n + 1 < w.chunks) next(n + 1);
+      barrier_wait(sums_full + 8 * (n & 1), phase_of_sums);
+#pragma unroll
+      for (int m = 0; m < TILES; ++m)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const uint4 other = load128(at + (m * 2 + half) * 512);
+          out[m][half][0] += __uint_as_float(other.x), out[m][half][1] += __uint_as_float(other.y);
+          out[m][half][2] += __uint_as_float(other.z), out[m][half][3] += __uint_as_float(other.w);
+        }
+      __syncwarp();
+      if (lane == 0) arrive(sums_empty + 8 * (n & 1));
+    }
+    uint4 before[TILES];
+    if (n > 0) fetch(before, (n - 1) & 1);
+    const ColumnGates<C> mine = gates;
+    if (!C::KEY && n + 1 < w.chunks) next(n + 1);
+    u32 packed[TILES][4];
+#pragma unroll
+    for (int m = 0; m < TILES; ++m) {
+      if (!C::KEY)
+#pragma unroll
+        for (int x = 0; x < 4; ++x) {
+          out[m][0][x] = fmaf(mine.to[m][0][x], out[m][0][x], mine.y[m][0][x]);
+          out[m][1][x] = fmaf(mine.to[m][1][x],
+                              fmaf(mine.first[m][x / 2], out[m][1][x], mine.cross[m][x]),
+                              mine.y[m][1][x]);
+        }
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float(&o)[4] = out[m][half];
+        packed[m][2 * half] = pack(p.scale * o[0], p.scale * o[1]);
+        packed[m][2 * half + 1] = pack(p.scale * o[2], p.scale * o[3]);
+      }
+      store_transposed(stored_at[m] + (n & 1) * 16 * C::OUT_ROW, packed[m]);
+    }
+    if (C::KEY && C::HALVES == 1 && n + 1 < w.chunks) next(n + 1);
+    if (n > 0) write(before, n - 1);
+    __syncwarp();
+  }
+
+  if (!C::ENDS && w.chunks > 0 && writes) {
+    uint4 before[TILES];
+    fetch(before, (w.chunks - 1) & 1);
+    write(before, w.chunks - 1);
+  }
+  if (C::ENDS) {
+    const int64 at = static_cast<int64>(w.chain) * (p.segments - 1) + w.segment;
+#pragma unroll
+    for (int m = 0; m < TILES; ++m) {
+      const int tile = w.column / 16 + team * TILES + m;
+      float4* const ends = p.ends + (at * (p.V / 16) + tile) * (C::K / 8 * 32) +
+                           half_of_rows * (C::ROWS / 8 * 32) + lane;
+#pragma unroll
+      for (int j = 0; j < C::ROWS / 8; ++j) {
+        const float(&x)[4] = f.s[m][j];
+        store_global128(ends + j * 32, make_uint4(__float_as_uint(x[0]), __float_as_uint(x[1]),
+                                                  __float_as_uint(x[2]), __float_as_uint(x[3])));
+      }
+      if (!C::KEY && c == 0)
+#pragma unroll
+        for (int r = 0; r < 2; ++r)
+          p.decays[at * p.V + tile * 16 + lane / 4 + r * 8] = checked_decay(total[m][r], growth[m][r]);
+    }
+  } else if (p.last != nullptr && w.first + w.chunks * 16 >= w.T) {
+#pragma unroll
+    for (int m = 0; m < TILES; ++m)
+#pragma unroll
+      for (int j = 0; j < C::ROWS / 8; ++j)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) p.last[state_at<C>(w, s.last, m, j, e)] = f.s[m][j][e];
+  }
+}
+
+// The first segment before `segment` whose product of gates is not safe for these columns; else
+// `segment`.
+template <class C>
+__device__ __forceinline__ int first_unsafe(const Arguments& p, const Work& w, int segment) {
+  constexpr int WIDTH = C::KEY ? C::K : C::COLUMNS;
+  __shared__ int found;
+  if (threadIdx.x == 0) found = segment;
+  __syncthreads();
+  const float* const decays = p.decays + static_cast<int64>(w.chain) * (p.segments - 1) * (C::KEY ? C::K : p.V) +
+                              (C::KEY ? 0 : w.column);
+  for (int i = threadIdx.x; i < segment * WIDTH; i += C::THREADS)
+    if (isnan(decays[static_cast<int64>(i / WIDTH) * (C::KEY ? C::K : p.V) + i % WIDTH]))
+      atomicMin(&found, i / WIDTH);
+  __syncthreads();
+  return found;
+}
+
+template <class C>
+__global__ void __launch_bounds__(C::THREADS, 1)
+    chunked(const bfloat* q, const bfloat* k, const bfloat* v, const typename C::Gate* gate_k,
+            const typename C::Gate* gate_v, const typename C::Gate* gate_head, const float* initial,
+            bfloat* y, float* last, float4* ends, float* decays, const bfloat* operands,
+            const uint4* products, const float* chunk_decays, const void* bounds, int T, int H,
+            int V, int segments, int lead, int length, int bounds_64, int group,
+            float scale,
+            const __grid_constant__ Layout layout) {
+  extern __shared__ __align__(128) char memory[];
+  const u32 shared = shared_address(memory);
+  Arguments p{q, k, v, gate_k, gate_v, gate_head, initial, y, last, ends, decays, operands, products,
+              chunk_decays, bounds, T, H, V, segments, lead, length, bounds_64, group, scale};
+  // Blocks of a segment lie next to each other, those of the first one before all others.
+  const int tiles = V / C::COLUMNS, all = C::ENDS ? segments - 1 : segments;
+  const int of_segment = gridDim.x / all, segment = blockIdx.x / of_segment;
+  const int tile = blockIdx.x % of_segment % tiles;
+  Work w;
+  w.chain = blockIdx.x % of_segment / tiles;
+  w.n = w.b = w.chain / H;
+  w.h = w.chain % H;
+  w.column = tile * C::COLUMNS;
+  w.T = T;
+  if (bounds != nullptr) {
+    const int64 first = bound(bounds, bounds_64, w.n, T);
+    const int end = bound(bounds, bounds_64, w.n + 1, T);
+    w.T = end > first ? end - static_cast<int>(first) : 0;
+    w.b = 0;
+    p.q += first * layout.q[1], p.k += first * layout.k[1], p.v += first * layout.v[1];
+    p.gate_k = gate_k + first * layout.gate_k[1];
+    p.gate_v = gate_v + first * layout.gate_v[1];
+    p.gate_head = gate_head + first * layout.gate_head[1];
+    p.y += first * H * V;
+  }
+  w.segment = segment;
+  // Each launch may begin while the one before it runs. What gate_keys.cu makes is needed by all; of
+  // the ends of segments, blocks of the first segment need nothing. An ENDS launch lets the next one
+  // begin only once gate_keys.cu is over, since that one does not wait for it.
+  if (C::ENDS ? C::PREPARED : segment > 0 || (C::PREPARED && segments == 1)) {
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+  }
+  if (C::ENDS) asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  if (!C::ENDS && segment > 0) w.segment = first_unsafe<C>(p, w, segment);
+  auto start = [&](int i) { return i == 0 ? 0 : lead + (i - 1) * length; };
+  w.first = start(w.segment);
+  const int end = segment == segments - 1 ? w.T : start(segment + 1);
+  w.chunks = (end - w.first + 15) / 16;
+  w.silent = (start(segment) - w.first) / 16;
+
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < C::SLOTS; ++i) {
+      init_barrier(shared + C::AT_BARRIERS + 8 * i, C::PARTS);
+      init_barrier(shared + C::AT_BARRIERS + (C::SLOTS + i) * 8, C::STATES);
+    }
+    if (C::HALVES > 1)
+      for (int i = 0; i < C::TEAMS * 4; ++i)
+        init_barrier(shared + C::AT_BARRIERS + C::SLOTS * 16 + 8 * i, 1);
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  __syncthreads();
+  if (threadIdx.x >= 32 * C::STATES) {
+    if constexpr (C::PREPARED) fetch_prepared<C>(p, layout, w, shared);
+    else prepare<C>(p, layout, w, shared);
+  } else hold<C>(p, layout, w, shared);
+  if (C::KEY && C::ENDS) {  // the product of gates over the groups of preparing warps
+    __syncthreads();
+    if (w.column == 0 && threadIdx.x < C::K) {
+      float total = 1.0f, growth = 1.0f;
+#pragma unroll
+      for (int i = 0; i < C::GROUPS; ++i) {
+        const u32 at = shared + C::AT_TOTALS + i * C::TOTALS + threadIdx.x * 4;
+        total *= load_float(at), growth *= load_float(at + 4 * C::K);
+      }
+      p.decays[(static_cast<int64>(w.chain) * (segments - 1) + segment) * C::K + threadIdx.x] =
+          checked_decay(total, growth);
+    }
+  }
+}

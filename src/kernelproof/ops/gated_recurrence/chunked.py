@@ -1,0 +1,384 @@
+"""The gated recurrence on tensor cores: which calls take ``chunked.cu``, and its launches."""
+
+from __future__ import annotations
+
+import functools
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from kernelproof.cuda import Kernel
+from kernelproof.ops.gated_recurrence.config import HEAD_GATE, KEY_GATE, VALUE_GATE, types
+
+_SOURCE = Path(__file__).parent / "chunked.cu"
+_SOURCE_KEYS = Path(__file__).parent / "gate_keys.cu"
+CHUNK = 16  # steps
+_SHARED_LIMIT = 227 * 1024  # bytes that a block of sm_90 may have
+_MOST_SLOTS = 20
+# Below so many steps the general kernel is the faster one.
+_FEWEST_STEPS = 64
+# Steps of the first of two segments over those of the other, whose end and y take as long together
+# where both fit the GPU at once. More segments do not, and are best alike (measured on an H200).
+_LEAD = 1.7
+_MAX_INT = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Config:
+    """The template arguments of ``chunked.cu``, whose `Config` says what they mean."""
+
+    gate: str
+    gate_bytes: int
+    gates: int
+    key_dim: int
+    tiles: int
+    states: int
+    preparers: int
+    ahead: int
+    early: bool
+    ends: bool = False
+    halves: int = 1
+    prepared: bool = False
+    slots: int = 0  # 0: as many as fit
+
+    @property
+    def columns(self) -> int:
+        """Columns of the state per block."""
+        return self.states // self.halves * 16 * self.tiles
+
+    @property
+    def threads(self) -> int:
+        return 32 * (self.states + self.preparers)
+
+    @property
+    def by_key(self) -> bool:
+        return bool(self.gates & KEY_GATE)
+
+    @property
+    def slot(self) -> int:
+        """Bytes of a slot."""
+        key_tile = 2 * CHUNK * self.key_dim
+        size = key_tile * (1 if self.ends else 2) + 2 * CHUNK * self.columns
+        if self.gates & VALUE_GATE:
+            size += CHUNK * self.columns * self.gate_bytes
+        size += 0 if self.ends else 512
+        size += 4 * self.key_dim if self.by_key else 0
+        noted = self.ends or (not self.by_key and self.gates & HEAD_GATE)
+        return size + (128 if noted else 0)
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory per block."""
+        return self._fixed() + self.slots * (self.slot + 16)
+
+    def _fixed(self) -> int:
+        levelled = self.by_key and not self.prepared
+        parts = self.key_dim // 64 if levelled else 1
+        groups, teams = self.preparers // parts, self.states // self.halves
+        size = 16 + (teams * 32 if self.halves > 1 else 0)
+        if not self.ends:
+            size += teams * 2 * CHUNK * 32 * self.tiles
+            size += teams * 2 * self.tiles * 1024 if self.halves > 1 else 0
+        if levelled:
+            size += self.preparers * (self.ahead + 1) * CHUNK * 64 * self.gate_bytes
+            if not self.ends:
+                size += self.preparers * 2 * CHUNK * 144 + groups * 2 * (parts - 1) * 896
+        if self.by_key and self.ends:
+            size += groups * 8 * self.key_dim
+        return size
+
+    def fitted(self, limit: int = _SHARED_LIMIT) -> Config:
+        """With as many slots as fit the shared memory."""
+        slots = (limit - self._fixed()) // (self.slot + 16)
+        return replace(self, slots=min(slots, _MOST_SLOTS))
+
+    def kernel(self) -> Kernel:
+        return _kernel(self)
+
+
+@functools.cache
+def _kernel(c: Config) -> Kernel:
+    numbers = (c.gates, c.key_dim, c.tiles, c.states, c.slots, c.preparers, c.ahead)
+    ends, early, prepared = ("true" if x else "false" for x in (c.ends, c.early, c.prepared))
+    arguments = [c.gate, *map(str, numbers), ends, early, str(c.halves), prepared, str(c.shared)]
+    return Kernel(_SOURCE, f"chunked<Config<{', '.join(arguments)}>>")
+
+
+@functools.cache
+def _gate_keys(gate: str, gates: int, key_dim: int) -> Kernel:
+    """The kernel that does the work on gates of keys for all columns of a head at once."""
+    return Kernel(_SOURCE_KEYS, f"gate_keys<{gate}, {gates}, {key_dim}>")
+
+
+class Chunks(NamedTuple):
+    """How a call goes: the kernel that gives y, the one before it where a sequence has more than
+    one segment, and the segments."""
+
+    config: Config
+    ends: Config | None
+    segments: int
+    lead: int  # steps of the first segment, which waits for none
+    length: int  # steps of each other one
+
+
+def choose(
+    gate: str, gate_bytes: int, gates: int, key_dim: int, value_dim: int, steps: int | None
+) -> Chunks | None:
+    """The kernels for a problem, None where ``chunked.cu`` has none. ``steps`` is None where the
+    host does not know the lengths of sequences.
+
+    Segments round differently from a sequence that is gone through at once, so that they depend
+    on the sizes of one head alone, as everything that decides the rounding does.
+    """
+    if value_dim % 64 or key_dim not in (64, 128, 256):
+        return None
+    if gates & KEY_GATE and (gates & VALUE_GATE or (key_dim == 256 and steps is None)):
+        return None
+    base = Config(gate, gate_bytes, gates, key_dim, 1, 4, 4, 2, early=False)
+    if gates & KEY_GATE:
+        if key_dim == 256:
+            base = replace(base, states=8, ahead=1, halves=2, prepared=True)
+        elif key_dim == 128 and value_dim % 128 == 0:
+            base = replace(base, tiles=2, ahead=1)
+        elif key_dim == 64:
+            base = replace(base, early=True)
+    elif key_dim == 256:
+        base = replace(base, ahead=1)
+    elif key_dim == 128:
+        base = replace(base, states=8 if value_dim % 128 == 0 else 4, ahead=1)
+    else:
+        base = replace(base, ahead=3)
+    config = base.fitted()
+    if steps is None:
+        return Chunks(config, None, 1, 0, 0)
+    segments, lead, length = divided(steps, 2048 if key_dim == 64 or steps > 8192 else 1024)
+    ends = replace(base, ends=True).fitted() if segments > 1 else None
+    return Chunks(config, ends, segments, lead, length)
+
+
+def divided(steps: int, length: int) -> tuple[int, int, int]:
+    """How many segments there are, about ``length`` steps long, and the steps of the first and of
+    each other. The first one's blocks start while the others' ends are still being computed."""
+    segments = max(1, -(-steps // length))
+    if segments == 1:
+        return 1, steps, steps
+    other = steps / (segments - 1 + (_LEAD if segments == 2 else 1.0))
+    other = max(CHUNK, int(other) // CHUNK * CHUNK)
+    lead = -(-(steps - other * (segments - 1)) // CHUNK) * CHUNK
+    return segments, lead, other
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the launches need besides addresses."""
+
+    chunks: Chunks
+    first: int  # blocks of the launch for the ends of segments
+    blocks: int
+    chains: int  # heads of all sequences
+    key_dim: int
+    value_dim: int
+    numbers: tuple[int, ...]  # T, H, V, segments, steps of the first and of others
+    group: int
+    strides: bytes
+
+
+def plan(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate_k: Tensor | None,
+    gate_v: Tensor | None,
+    gate_head: Tensor | None,
+    initial: Tensor | None,
+    last: Tensor | None,
+    log_gates: bool,
+    cu_seqlens: Tensor | None,
+) -> Plan | None:
+    """How ``chunked.cu`` would run this call, None where it cannot, or not well."""
+    if q.dtype != torch.bfloat16:
+        return None
+    gate = gate_v if gate_v is not None else gate_k if gate_k is not None else gate_head
+    addresses = q.data_ptr() | k.data_ptr() | v.data_ptr()
+    for one in (gate_k, gate_v):
+        addresses |= 0 if one is None else one.data_ptr()
+    if addresses % 16:
+        return None
+    return _plan(
+        q.device.index,
+        torch.float32 if gate is None else gate.dtype,
+        log_gates and gate is not None,
+        q.shape,
+        v.shape,
+        -1 if cu_seqlens is None else cu_seqlens.shape[0] - 1,
+        q.stride(),
+        k.stride(),
+        v.stride(),
+        *(None if x is None else x.stride() for x in (gate_k, gate_v, gate_head, initial, last)),
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def _plan(
+    device: int,
+    gate: torch.dtype,
+    log_gates: bool,
+    keys: Sequence[int],
+    values: Sequence[int],
+    sequences: int,
+    *strides: Sequence[int] | None,
+) -> Plan | None:
+    batch, steps, key_heads, key_dim = keys
+    heads, value_dim = values[2:]
+    packed = sequences >= 0
+    if torch.cuda.get_device_capability(device) < (9, 0):
+        return None
+    if steps < _FEWEST_STEPS and not packed:  # what a sequence is packed with must not matter
+        return None
+    gate_k, gate_v, gate_head = strides[3:6]
+    gates = sum(1 << i for i, s in enumerate((gate_k, gate_v, gate_head)) if s is not None)
+    elements = [(s, 8) for s in strides[:3]]
+    elements += [(s, 16 // gate.itemsize) for s in (gate_k, gate_v) if s is not None]
+    sizes = (batch, steps, heads)
+    if not all(_in_units(sizes, s, unit) for s, unit in elements if s is not None):
+        return None
+    kind = types(torch.bfloat16, gate, log_gates)[1]
+    chunks = choose(kind, gate.itemsize, gates, key_dim, value_dim, None if packed else steps)
+    if chunks is None:
+        return None
+    chains = (sequences if packed else batch) * heads
+    tiles = value_dim // chunks.config.columns
+    blocks = chains * tiles * chunks.segments
+    if blocks > _MAX_INT or steps > _MAX_INT - 4096:
+        return None
+    numbers = [*(x for s in strides[:6] for x in ((*s, 0)[:3] if s is not None else (0, 0, 0)))]
+    numbers += [x for s in strides[6:] for x in (s if s is not None else (0, 0, 0, 0))]
+    return Plan(
+        chunks,
+        chains * tiles * (chunks.segments - 1),
+        blocks,
+        chains,
+        key_dim,
+        value_dim,
+        (steps, heads, value_dim, chunks.segments, chunks.lead, chunks.length),
+        heads // key_heads,
+        struct.pack(f"<{len(numbers)}q", *numbers),
+    )
+
+
+def _in_units(sizes: Sequence[int], strides: Sequence[int], unit: int) -> bool:
+    """Whether every row can be read in aligned units of so many elements."""
+    outer = zip(sizes, strides[:3], strict=True)
+    return strides[3] == 1 and all(n <= 1 or s % unit == 0 for n, s in outer)
+
+
+def launch(
+    plan: Plan,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate_k: Tensor | None,
+    gate_v: Tensor | None,
+    gate_head: Tensor | None,
+    initial: Tensor | None,
+    last: Tensor | None,
+    cu_seqlens: Tensor | None,
+    scale: float,
+    y: Tensor,
+) -> None:
+    """Run ``plan``: write y and, if given, the last state."""
+    for call in calls(
+        plan, q, k, v, gate_k, gate_v, gate_head, initial, last, cu_seqlens, scale, y
+    ):
+        call.kernel(
+            *call.arguments, grid=call.grid, block=call.block, shared=call.shared,
+            programmatic=call.overlaps,
+        )  # fmt: skip
+
+
+class Call(NamedTuple):
+    """One launch."""
+
+    kernel: Kernel
+    arguments: tuple[Any, ...]
+    grid: int
+    block: int
+    shared: int
+    overlaps: bool = False  # it may begin before the launch before it has ended
+
+
+def calls(
+    plan: Plan,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate_k: Tensor | None,
+    gate_v: Tensor | None,
+    gate_head: Tensor | None,
+    initial: Tensor | None,
+    last: Tensor | None,
+    cu_seqlens: Tensor | None,
+    scale: float,
+    y: Tensor,
+) -> list[Call]:
+    """The launches of ``plan`` in order, with memory for what they hand on."""
+    made: list[Call] = []
+    ends: Any = None
+    decays: Any = None
+    segments = plan.numbers[3]
+    if segments > 1:
+        count = plan.chains * (segments - 1)
+        width = plan.key_dim if plan.chunks.config.by_key else plan.value_dim
+        ends = v.new_empty(count * plan.key_dim * plan.value_dim, dtype=torch.float32)
+        decays = v.new_empty(count * width, dtype=torch.float32)
+    operands: Any = None
+    products: Any = None
+    chunk_decays: Any = None
+    c = plan.chunks.config
+    if c.prepared:
+        pieces = plan.chains * -(-plan.numbers[0] // CHUNK)
+        operands = v.new_empty(pieces * 2 * CHUNK * c.key_dim)
+        products = v.new_empty(pieces * 128, dtype=torch.int32)
+        chunk_decays = v.new_empty(pieces * c.key_dim, dtype=torch.float32)
+        arguments = (
+            q, k, gate_k, gate_head, operands, products, chunk_decays, *plan.numbers[:2],
+            plan.group, plan.strides,
+        )  # fmt: skip
+        kernel = _gate_keys(c.gate, c.gates, c.key_dim)
+        made.append(Call(kernel, arguments, pieces, c.key_dim // 2, 0))
+    arguments = (
+        q, k, v, gate_k, gate_v, gate_head, initial, y, last, ends, decays, operands, products,
+        chunk_decays, cu_seqlens, *plan.numbers,
+        int(cu_seqlens is not None and cu_seqlens.dtype == torch.int64), plan.group, scale,
+        plan.strides,
+    )  # fmt: skip
+    for config, grid in ((plan.chunks.ends, plan.first), (plan.chunks.config, plan.blocks)):
+        if config is not None:
+            after = bool(made)
+            made.append(
+                Call(config.kernel(), arguments, grid, config.threads, config.shared, after)
+            )
+    return made
+
+
+def describe(plan: Plan) -> str:
+    """What `launch` would run, in words."""
+    c, segments = plan.chunks.config, plan.chunks.segments
+    text = (
+        f"chunked.cu on tensor cores, {plan.blocks} blocks of {c.threads} threads, {c.shared:,} "
+        f"bytes of shared memory and {c.columns} columns each; time in chunks of {CHUNK} steps, "
+        "one after the other"
+    )
+    if segments > 1:
+        text += (
+            f", in {segments} segments, the first of {plan.chunks.lead} steps and others of up to "
+            f"{plan.chunks.length}, whose ends an earlier launch computes"
+        )
+    if c.prepared:
+        text += "; a launch before them works on the gates of keys, once for all columns"
+    return text

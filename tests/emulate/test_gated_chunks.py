@@ -1,0 +1,198 @@
+"""The chunked kernels of the gated recurrence under the emulator: values against float64, contracts
+bit for bit, no race and no read of what was not written."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC compiles the kernels")
+
+from kernelproof.emulate.standin import Recorder, standing_in
+from kernelproof.ops.gated_recurrence import chunked, cuda, reference
+
+Tensors = list[Tensor | None]
+FAMILIES = {
+    "signed": torch.tanh,
+    "zeros": lambda x: torch.sigmoid(x) * (x > -1.6),
+    "above_one": lambda x: 0.6 + torch.sigmoid(x),
+    # Some gates that products of 16 must not meet.
+    "large": lambda x: torch.where(x > 2, 50.0, torch.sigmoid(x)),
+}
+# Of rms: operands are rounded to bfloat16, and so is y.
+BOUND = 4e-3
+
+
+def tensors(
+    steps: int, gates: str, key_dim: int, value_dim: int = 64, family: str = "signed", *,
+    batch: int = 1, heads: int = 1, key_heads: int = 1, log: bool = False,
+    gate_dtype: torch.dtype = torch.float32,
+) -> Tensors:  # fmt: skip
+    """q, k, v and the three gates."""
+    q, k = (torch.randn(batch, steps, key_heads, key_dim).bfloat16() for _ in range(2))
+    made: Tensors = [q, k, torch.randn(batch, steps, heads, value_dim).bfloat16()]
+    for letter, width in (("k", (key_dim,)), ("v", (value_dim,)), ("h", ())):
+        gate = FAMILIES[family](torch.randn(batch, steps, heads, *width))
+        gate = gate.abs().log() if log else gate
+        made.append(gate.to(gate_dtype) if letter in gates else None)
+    return made
+
+
+@contextlib.contextmanager
+def segments(lead: int | None, length: int) -> Iterator[None]:
+    """The first segment has ``lead`` steps, others ``length``; None: there is one segment."""
+
+    def divided(steps: int, _: int) -> tuple[int, int, int]:
+        if lead is None or steps <= lead:
+            return 1, steps, steps
+        return 1 - (lead - steps) // length, lead, length
+
+    chunked._plan.cache_clear()
+    with (
+        mock.patch.object(chunked, "_FEWEST_STEPS", 1),
+        mock.patch.object(chunked, "divided", divided),
+    ):
+        yield
+    chunked._plan.cache_clear()
+
+
+def emulated(
+    given: Tensors, state: Tensor | None = None, lead: int | None = None, **options: Any
+) -> tuple[Tensor, Tensor]:
+    """y and the last state; any finding is a failure, and so is another kernel."""
+    recorder = Recorder(hopper=True)
+    bounds, log = options.get("cu_seqlens"), options.get("log_gates", False)
+    with segments(lead, 32), standing_in(recorder):
+        assert chunked.plan(*given, state, None, log, bounds) is not None
+        y, last = cuda.launch(*given, 0.5, state, True, **options)
+    results = recorder.taken()
+    assert results and [str(f) for r in results for f in r.findings] == []
+    assert last is not None
+    return y, last
+
+
+def exact(given: Tensors, state: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
+    wide = [None if x is None else x.double() for x in given]
+    log, bounds = options.get("log_gates", False), options.get("cu_seqlens")
+    return reference.run(*wide, log, 0.5, state.double(), bounds)
+
+
+def assert_close(got: tuple[Tensor, Tensor], want: tuple[Tensor, Tensor]) -> None:
+    for mine, true in zip(got, want, strict=True):
+        assert (mine.double() - true).norm() <= BOUND * true.norm()
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(11)
+
+
+@pytest.mark.parametrize(
+    ("form", "lead"),
+    [
+        ({"steps": 39, "gates": "k", "key_dim": 64, "heads": 2, "batch": 2}, None),
+        ({"steps": 83, "gates": "k", "key_dim": 64, "family": "zeros"}, 48),
+        ({"steps": 83, "gates": "v", "key_dim": 64, "family": "zeros"}, 48),
+        ({"steps": 83, "gates": "k", "key_dim": 64, "family": "large"}, 48),
+        ({"steps": 83, "gates": "v", "key_dim": 64, "family": "large"}, 48),
+        ({"steps": 35, "gates": "kh", "key_dim": 128, "value_dim": 128, "family": "above_one"}, 16),
+        ({"steps": 35, "gates": "v", "key_dim": 128, "value_dim": 128}, 16),
+        ({"steps": 35, "gates": "k", "key_dim": 256, "family": "large"}, 16),
+        ({"steps": 20, "gates": "h", "key_dim": 64, "value_dim": 128}, None),
+        ({"steps": 33, "gates": "", "key_dim": 64}, None),
+        ({"steps": 33, "gates": "vh", "key_dim": 64, "gate_dtype": torch.bfloat16}, None),
+        ({"steps": 33, "gates": "k", "key_dim": 64, "gate_dtype": torch.bfloat16}, None),
+    ],
+    ids=str,
+)
+def test_forms(form: dict[str, Any], lead: int | None) -> None:
+    given = tensors(**form)
+    v = given[2]
+    assert v is not None
+    state = torch.randn(v.shape[0], v.shape[2], form["key_dim"], v.shape[3])
+    assert_close(emulated(given, state, lead), exact(given, state))
+
+
+def test_packed_sequences_grouped_heads_and_logarithms() -> None:
+    lengths = (0, 7, 26, 0)
+    bounds = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int64)
+    given = tensors(33, "h", 64, heads=2, key_heads=1, log=True)
+    state = torch.randn(4, 2, 64, 64)
+    options: dict[str, Any] = {"cu_seqlens": bounds, "log_gates": True}
+    y, last = emulated(given, state, **options)
+    assert_close((y, last), exact(given, state, **options))
+    alone: Tensors = [None if x is None else x[:, 7:33] for x in given]
+    options["cu_seqlens"] = torch.tensor([0, 26], dtype=torch.int32)
+    mine = emulated(alone, state[2:3], **options)
+    assert torch.equal(mine[0], y[:, 7:33]) and torch.equal(mine[1], last[2:3])
+
+
+def test_strides() -> None:
+    """Columns of a fused projection, a gate that all rows share and a state inside another one."""
+    given = tensors(20, "v", 64, heads=2, key_heads=2)
+    q, k, v, _, gate, _ = given
+    assert q is not None and k is not None and v is not None and gate is not None
+    fused = torch.cat([x.flatten(2) for x in (q, k, v)], -1).split([128, 128, 128], -1)
+    sliced: Tensors = [x.unflatten(-1, (2, 64)) for x in fused]
+    sliced += [None, gate[:, :1].expand(gate.shape), None]
+    state = torch.randn(1, 2, 66, 70)[:, :, 1:65, 3:67]
+    assert_close(emulated(sliced, state), exact(sliced, state))
+
+
+@pytest.mark.parametrize(("gates", "key_dim"), [("k", 64), ("v", 64), ("h", 64), ("k", 256)])
+@pytest.mark.parametrize("later", [1e9, float("nan")], ids=["large", "nan"])
+def test_causal(gates: str, key_dim: int, later: float) -> None:
+    """Within a chunk as well, whatever comes: products of 16 gates of 1e9 are not finite."""
+    given = tensors(40, gates, key_dim)
+    y, _ = emulated(given)
+    changed = [None if x is None else x.clone() for x in given]
+    for x in changed:
+        if x is not None:
+            x[:, 21:] = later
+    assert torch.isfinite(y).all() and torch.equal(emulated(changed)[0][:, :21], y[:, :21])
+
+
+def test_a_sequence_does_not_depend_on_its_batch() -> None:
+    given, state = tensors(70, "k", 64, batch=3), torch.randn(3, 1, 64, 64)
+    y, last = emulated(given, state, 48)
+    alone: Tensors = [None if x is None else x[1:2] for x in given]
+    mine = emulated(alone, state[1:2], 48)
+    assert torch.equal(mine[0], y[1:2]) and torch.equal(mine[1], last[1:2])
+
+
+@pytest.mark.parametrize("gates", ["k", "v"])
+def test_gates_that_overflow_meet_zeros(gates: str) -> None:
+    """Over a segment whose state is zero, gates may have any product."""
+    given = tensors(80, gates, 64)
+    for i, x in enumerate(given):
+        if x is not None:
+            x[:, :60] = 1e20 if i > 2 else 0
+    y, last = emulated(given, torch.zeros(1, 1, 64, 64), 48)
+    assert torch.isfinite(y).all() and torch.isfinite(last).all()
+    assert_close((y, last), exact(given, torch.zeros(1, 1, 64, 64)))
+
+
+def test_wrong_bounds_stay_within_the_tensors() -> None:
+    given = tensors(20, "h", 64)
+    bounds = torch.tensor([7, -8, 90], dtype=torch.int64)
+    recorder = Recorder(hopper=True)
+    with segments(None, 32), standing_in(recorder):
+        cuda.launch(*given, 0.5, None, True, cu_seqlens=bounds)
+    (result,) = recorder.taken()
+    assert "out of bounds" not in {finding.kind for finding in result.findings}
+
+
+def test_every_shape_of_the_kernel_compiles_without_spills() -> None:
+    """Gates of keys with one warp, two and none that prepare them; and of columns."""
+    for gates, key_dim, value_dim in ((1, 64, 64), (1, 128, 128), (1, 256, 512), (2, 128, 128)):
+        chosen = chunked.choose("float", 4, gates, key_dim, value_dim, 4096)
+        assert chosen is not None
+        code, _, said = chosen.config.kernel().compile_verbose("sm_90a")
+        assert code and "0 bytes spill stores" in said, (gates, key_dim)

@@ -1,0 +1,135 @@
+"""Which calls of the gated recurrence go in chunks on tensor cores, and what they give on a GPU."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernelproof.ops.gated_recurrence import chunked, explain, gated_recurrence
+
+GATES = {"k": 1, "v": 2, "h": 4}
+SIZES = list(itertools.product((64, 128, 256), (64, 128, 512)))
+
+
+@pytest.mark.parametrize("gates", ["", "k", "v", "h", "kh", "vh"])
+@pytest.mark.parametrize("gate_bytes", [2, 4])
+def test_every_choice_fits_a_block(gates: str, gate_bytes: int) -> None:
+    bits = sum(GATES[letter] for letter in gates)
+    for (key_dim, value_dim), steps in itertools.product(SIZES, (64, 5000)):
+        chosen = chunked.choose("float", gate_bytes, bits, key_dim, value_dim, steps)
+        assert chosen is not None and value_dim % chosen.config.columns == 0
+        for config in (chosen.config, chosen.ends):
+            if config is not None:
+                assert 0 < config.shared <= 227 * 1024 and config.threads <= 384
+                assert config.slots >= 2 * config.preparers
+
+
+@pytest.mark.parametrize(
+    "sizes", [(1, 63, 64), (1, 64, 40), (3, 64, 64), (1, 192, 64), (1, 512, 64)], ids=str
+)
+def test_other_sizes_and_gates_are_left_to_the_general_kernel(sizes: tuple[int, int, int]) -> None:
+    gates, key_dim, value_dim = sizes
+    assert chunked.choose("float", 4, gates, key_dim, value_dim, 1000) is None
+
+
+@pytest.mark.parametrize("steps", [64, 1023, 1024, 1025, 4096, 8193, 70_001])
+def test_segments_cover_the_sequence(steps: int) -> None:
+    count, lead, length = chunked.divided(steps, 1024)
+    starts = [0, *(lead + i * length for i in range(count - 1)), steps]
+    assert all(a < b for a, b in itertools.pairwise(starts))
+    assert all(start % chunked.CHUNK == 0 for start in starts[:-1])
+    assert lead >= steps - starts[-2] - chunked.CHUNK
+
+
+# ---- on a GPU
+
+pytestmark_gpu = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        not torch.cuda.is_available() or torch.cuda.get_device_capability() < (9, 0),
+        reason="needs an NVIDIA GPU of compute capability 9.0 or later",
+    ),
+]
+
+
+def gpu(test: Any) -> Any:
+    for mark in pytestmark_gpu:
+        test = mark(test)
+    return test
+
+
+def call(steps: int, gates: str, key_dim: int, value_dim: int, batch: int = 2) -> dict[str, Any]:
+    def made(*sizes: int) -> Tensor:
+        return torch.randn(batch, steps, *sizes, device="cuda")
+
+    given: dict[str, Any] = {name: made(2, key_dim).bfloat16() for name in "qk"}
+    given["v"] = made(4, value_dim).bfloat16()
+    widths = {"k": ("gate_k", key_dim), "v": ("gate_v", value_dim), "h": ("gate_head",)}
+    for letter in gates:
+        name, *width = widths[letter]
+        given[name] = torch.tanh(made(4, *width))
+    given["initial_state"] = torch.randn(batch, 4, key_dim, value_dim, device="cuda")
+    return given
+
+
+def of(given: dict[str, Any], act: Any) -> dict[str, Any]:
+    return {name: act(name, x) for name, x in given.items()}
+
+
+@gpu
+@pytest.mark.parametrize("gates", ["", "k", "v", "h", "kh", "vh"])
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("steps", [64, 131, 2100])
+def test_gpu_values(gates: str, sizes: tuple[int, int], steps: int) -> None:
+    torch.manual_seed(steps)
+    given = call(steps, gates, *sizes)
+    assert "chunked.cu" in explain(**given)
+    got = gated_recurrence(**given, scale=0.3, return_state=True)
+    wide = of(given, lambda _, x: x.double())
+    want = gated_recurrence(**wide, scale=0.3, return_state=True, impl="reference")
+    for mine, true in zip(got, want, strict=True):
+        assert (mine.double() - true).norm() <= 4e-3 * true.norm()
+
+
+@gpu
+@pytest.mark.parametrize("gates", ["k", "v", "h"])
+@pytest.mark.parametrize("key_dim", [64, 128, 256])
+def test_gpu_contracts(gates: str, key_dim: int) -> None:
+    """Causal, batch-invariant and deterministic over several segments, and in a graph."""
+    torch.manual_seed(key_dim)
+    given = call(2300, gates, key_dim, 128, batch=3)
+    y = gated_recurrence(**given)
+    for later in (1e9, float("nan")):
+        changed = of(given, lambda _, x: x.clone())
+        for name, x in changed.items():
+            if name != "initial_state":
+                x[:, 1501:] = later
+        assert torch.equal(gated_recurrence(**changed)[:, :1501], y[:, :1501])
+    assert torch.equal(gated_recurrence(**of(given, lambda _, x: x[1:2])), y[1:2])
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = gated_recurrence(**given)
+    for _ in range(3):
+        captured.fill_(float("nan"))
+        graph.replay()
+        assert torch.equal(captured, y)
+
+
+@gpu
+def test_gpu_packed_sequences() -> None:
+    given = call(700, "h", 128, 128, batch=1)
+    bounds = torch.tensor([0, 0, 333, 350, 700], device="cuda")
+    given["initial_state"] = torch.randn(4, 4, 128, 128, device="cuda")
+    y, state = gated_recurrence(**given, cu_seqlens=bounds, return_state=True)
+    wide = of(given, lambda _, x: x.double())
+    want = gated_recurrence(**wide, cu_seqlens=bounds, return_state=True, impl="reference")
+    for mine, true in zip((y, state), want, strict=True):
+        assert (mine.double() - true).norm() <= 4e-3 * true.norm()
+    alone = of(given, lambda name, x: x[2:3] if name == "initial_state" else x[:, 333:350])
+    one = torch.tensor([0, 17], device="cuda")
+    mine, last = gated_recurrence(**alone, cu_seqlens=one, return_state=True)
+    assert torch.equal(mine, y[:, 333:350]) and torch.equal(last, state[2:3])
