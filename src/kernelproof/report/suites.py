@@ -127,8 +127,8 @@ def wins_rows(tally: Tally) -> list[tuple[str, ...]]:
 
 
 def category_rows(numbers: DeviceNumbers) -> list[tuple[str, ...]]:
-    """Under ``CATEGORY_HEAD``; fast_1 and mean beside eager, or the first baseline that there is."""
-    rows = []
+    """Under ``CATEGORY_HEAD``; fast_1 and mean beside eager, or the first baseline."""
+    rows: list[tuple[str, ...]] = []
     for tally in numbers.categories:
         names = [w.baseline for w in tally.wins]
         name = "eager" if "eager" in names else next(iter(names), "")

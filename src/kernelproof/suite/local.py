@@ -11,12 +11,12 @@ from kernelproof.errors import UsageError
 from kernelproof.suite.judging import Judge, Lost, Order, processors_of
 from kernelproof.suite.model import Item
 
-_VISIBLE = "CUDA_VISIBLE_DEVICES"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 # Of the processors, beside GPUs, those on which candidates are compiled; and how far compilers step
 # back for what is timed.
 _COMPILE_SHARE = 4
 _MOST_COMPILING = 8
-_NICE = 10
+NICE = 10
 
 
 class Rules:
@@ -111,7 +111,7 @@ class Local:
             self.builders = share if jobs is None else jobs
             rest = cores[: len(cores) - self.builders] or cores
             self._slots = [
-                Worker(f"gpu {gpu}", rules, environment={_VISIBLE: gpu},
+                Worker(f"gpu {gpu}", rules, environment={VISIBLE: gpu},
                        processors=processors_of(n, len(gpus), rest))
                 for n, gpu in enumerate(gpus)
             ]  # fmt: skip
@@ -122,7 +122,7 @@ class Local:
         if rules.timed and count > 1:
             raise UsageError(f"--jobs {count}: on a CPU times are taken one at a time; --jobs 1")
         self._slots = [
-            Worker(f"cpu {n}", rules, environment={_VISIBLE: ""},
+            Worker(f"cpu {n}", rules, environment={VISIBLE: ""},
                    processors=processors_of(n, count, cores))
             for n in range(count)
         ]  # fmt: skip
@@ -148,7 +148,7 @@ class Local:
         with self._lock:
             if self._idle:
                 return self._idle.pop()
-        return Worker("builder", self._rules, environment={_VISIBLE: ""}, nice=_NICE)
+        return Worker("builder", self._rules, environment={VISIBLE: ""}, nice=NICE)
 
 
 def _capability(gpu: str) -> str:
@@ -183,7 +183,7 @@ def visible(asked: str | None, device: str | None) -> list[str]:
 
     # Through NVML, which makes no context on any of them.
     count = torch.cuda.device_count()
-    given = os.environ.get(_VISIBLE)
+    given = os.environ.get(VISIBLE)
     names = given.split(",")[:count] if given else [str(n) for n in range(count)]
     if asked is None:
         return names

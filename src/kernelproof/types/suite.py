@@ -46,8 +46,8 @@ class SuiteResult(Frozen):
     by name, with the threads of the latter; results of different devices are never ranked together.
     ``proof``, ``compat``: the two verdicts. ``ratios``: to each baseline, by the main clock;
     ``means``: name of a baseline -> means. ``time``: seconds per call by the main clock, median and
-    both ends of its interval. ``attempts``: processes that began it, 0 where there was nothing to judge. ``place``: which worker.
-    ``record_id``: "" where there is no record.
+    both ends of its interval. ``attempts``: processes that began it, 0 where there was
+    nothing to judge. ``place``: which worker. ``record_id``: "" where there is no record.
     """
 
     item: str
