@@ -66,3 +66,16 @@ def write(folder: Path) -> tuple[Path, Path]:
     for name, text in _BROKEN.items():
         (candidates / f"twice__{name}.py").write_text(text)
     return problems, candidates
+
+
+def expected() -> dict[str, str]:
+    """Name of an item -> its status."""
+    kinds = {"right": "pass", "cheat": "wrong"}
+    found = {}
+    for kind, bodies in (("right", _RIGHT), ("wrong", _WRONG), ("cheat", _CHEAT),
+                         ("crash", _CRASH), ("timeout", _TIMEOUT)):  # fmt: skip
+        for number in range(len(bodies)):
+            found[f"twice/{kind}_{number:02d}"] = kinds.get(kind, kind)
+    # Changing the judge's own functions is another thing than computing something else.
+    found["twice/cheat_02"] = "cheat"
+    return found | {"twice/syntax": "compile_error", "twice/empty": "wrong"}
