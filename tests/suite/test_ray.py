@@ -12,11 +12,9 @@ from typing import Any
 import pytest
 import thirty
 
-from kernelproof.errors import UsageError
 from kernelproof.suite import runs
 from kernelproof.types import SuiteResult
 
-OPTIONS = {"seeds": 2, "call_timeout": 3.0}
 STORE_BYTES = 80_000_000
 
 
@@ -47,7 +45,7 @@ def test_thirty_candidates_and_a_node_that_dies(cluster: Any, tmp_path: Path) ->
 
     means = runs.Means(workers="ray", address=cluster.address)
     state = runs.start(
-        *thirty.write(tmp_path), timed=False, options=OPTIONS, means=means, told=told,
+        *thirty.write(tmp_path), timed=False, options=thirty.OPTIONS, means=means, told=told,
         store=f"sqlite:///{tmp_path / 's.sqlite'}",
     )  # fmt: skip
     assert killed.is_set()
