@@ -69,25 +69,23 @@ def test_thirty_candidates_with_a_worker_and_the_driver_killed(tmp_path: Path) -
     ((run, count),) = kept.latest(1)
     before = {r.item: r.record_id for r in results()}
     assert 8 <= count == len(before) < 30
+    # A candidate that has changed since is judged again.
+    changed = tmp_path / "candidates" / "twice__empty.py"
+    changed.write_text("import torch  # still nothing\n")
+    assert before.pop("twice/empty")
     told: list[str] = []
     state = runs.resume(
         run.id[:8], store=store, means=runs.Means(jobs=2),
         told=lambda result, done, count: told.append(result.item),
     )  # fmt: skip
     assert {r.item: r.status for r in state.results} == thirty.expected()
-    assert state.left == 0 and not set(told) & set(before) and len(told) == 30 - count
     now = {r.item: r.record_id for r in state.results}
     assert before.items() <= now.items()
+    assert state.left == 0 and set(told) == set(now) - set(before) and len(told) == len(set(told))
     record = Store(store).get(now["twice/right_00"])
     assert record.status == "pass" and record.candidate.name == "right_00"
-
-    # Nothing is left to do; of a candidate that has changed there is.
+    # Nothing is left to do.
     assert runs.resume(run.id, store=store).results == state.results
-    changed = tmp_path / "candidates" / "twice" / "wrong_00.py"
-    changed.write_text(changed.read_text().replace("return 2 * x", "return 2 * x + 1"))
-    again = runs.resume(run.id, store=store, means=runs.Means(jobs=1))
-    differ = [b.item for a, b in zip(state.results, again.results, strict=True) if a != b]
-    assert differ == ["twice/wrong_00"]
     _shown(run.id, store, tmp_path)
 
 
@@ -100,12 +98,12 @@ def _shown(run: str, store: str, folder: Path) -> None:
         return done.stdout
 
     text = said("show", run[:6], "--html", str(folder / "page.html"))
-    assert "30 items: 13 pass, 9 wrong, 4 crash, 2 compile_error" not in text  # statuses differ
-    assert "30 items: 13 pass" in text and "1 timeout" in text and "twice/crash_02" in text
+    counts = "30 items: 12 pass, 11 wrong, 4 crash, 1 cheat, 1 compile_error, 1 timeout; "
+    assert counts in " ".join(text.split()) and "twice/crash_02" in text
     assert "twice/wrong_05" in (folder / "page.html").read_text()
     assert json.loads(said("show", run, "--json"))["left"] == 0
     assert "nothing differs\n30 items alike, 30 of them by status only" in said("compare", run, run)
-    assert f"{run}  problems  folder    30 of 30  no" in said("list")
+    assert f"{run}  problems  folder  30 of 30  no" in said("list")
 
 
 def test_a_run_that_cannot_be_says_why(tmp_path: Path) -> None:
@@ -135,7 +133,7 @@ def test_a_judging_process_that_dies_or_is_late(tmp_path: Path) -> None:
         {"device": "cpu", "level": "quick"}, False,
     )  # fmt: skip
     judge = Judge()
-    with pytest.raises(Late, match="no answer within 0.5 s"):
+    with pytest.raises(Late, match=r"no answer within 0\.5 s"):
         judge.ask("judge", hang, timeout=0.5)
     assert not judge.alive
     judge = Judge()
