@@ -4,8 +4,9 @@
 
 The candidates are fixtures of tests/candidates: right and wrong, in CUDA, Triton and PyTorch. The
 run on two GPUs comes first, so that what is compiled or measured once is not to its advantage.
-``--inline`` judges, beside (with ``--count 0`` instead), candidates that take nvcc half a minute, and tells what of that the
-builds ahead took from the GPU's worker. ``--rehearse`` does all of it on the CPU, without times.
+``--inline`` judges before it candidates that take nvcc half a minute: their seconds tell whether
+the builds ahead were what the GPU's worker found. ``--rehearse`` does all of it on the CPU, without
+times.
 """
 
 from __future__ import annotations
@@ -125,8 +126,6 @@ def main() -> None:
             name: {"status": r.status, "seconds": r.seconds} for name, r in found.items()
         }}  # fmt: skip
         write()
-        if args.count < 3:
-            return
     both, two = judged(folder / "all", "0,1", args)
     body["two_gpus_seconds"] = both
     write()
