@@ -22,17 +22,17 @@ def series(*samples: float) -> Series:
     return Series(samples=samples, rounds=rounds, median=median, low=median / 2, high=median * 2)
 
 
-def made(device: str, clock: str, **clocks: tuple[Series, Series]) -> SuiteResult:
+def made(where: str, by: str, **clocks: tuple[Series, Series]) -> SuiteResult:
     """``clocks``: name of a clock -> series of the candidate and of eager."""
     mine, eager = ({name: pair[n] for name, pair in clocks.items()} for n in (0, 1))
     plain = record("pass", True)
     assert plain.timing is not None
     ratios = [
         Ratio(baseline="eager", clock=name, ratio=r, low=r - 1, high=r + 1, answer="FASTER")
-        for name, r in ((clock, 3.0), ("single", 9.0))
+        for name, r in ((by, 3.0), ("single", 9.0))
     ]  # fmt: skip
     update = {
-        "device": device,
+        "device": where,
         "candidate": Contestant(name="c", **mine),
         "baselines": (Contestant(name="eager", **eager), Contestant(name="none")),
         "ratios": tuple(ratios),
