@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import agents_session
+import bench_tables
 import ladder_tables
 import mla_kv_tables
 import timing_tables
@@ -97,8 +98,6 @@ def _table(records: list[Record]) -> str:
 
 def output(command: str) -> str:
     """What ``command`` prints on stdout, without the line that describes the machine."""
-    if command == "agents_session":
-        return agents_session.played()
     words = shlex.split(command)
     assert words[0] == "kernelproof"
     done = subprocess.run(
@@ -371,6 +370,9 @@ TABLES: dict[str, Callable[..., str]] = {
     "floors_h200": floors_h200,
     "inspect_rules": inspect_rules,
     "inspect_devices": inspect_devices,
+    "agents_session": agents_session.kept,
+    "session_times": bench_tables.session_times,
+    "proofs": bench_tables.proofs,
     "mla_kv": mla_kv_tables.table,
     "mla_kv_cpu": mla_kv_tables.cpu_table,
 }

@@ -28,7 +28,10 @@ STAGES = {
     "inspect": {"build", "cuda", "emulate", "report"},  # of report the units only
 }
 # Applications of the stages: what they may import, and who may import them.
-LEAVES = {"lint": ({"problem", "check", "report", "resize"}, {"cli", "commands"})}
+LEAVES = {
+    "lint": ({"problem", "check", "report", "resize"}, {"cli", "commands"}),
+    "serve": ({"board", "problem", "report", "session", "store", "suite"}, {"serve_command"}),
+}
 
 
 def imported(path: Path) -> set[str]:

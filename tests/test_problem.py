@@ -117,6 +117,19 @@ def test_an_unreadable_problem_says_why(tmp_path: Path, text: str, words: str) -
     assert words in str(caught.value)
 
 
+def test_a_name_is_told_without_running_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(PLAIN + "raise RuntimeError('it ran')\n")
+    assert problem.name_of(path) == "mine"
+    # What is defined elsewhere shows only when it runs.
+    path.write_text(f"exec({PLAIN!r})\n")
+    assert problem.name_of(path) == "mine"
+    for text in ("def get_inputs(): return []", "class Model:", "raise RuntimeError('it ran')"):
+        path.write_text(text)
+        with pytest.raises(ProblemError, match=r"no class|does not import"):
+            problem.name_of(path)
+
+
 def test_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(ProblemError, match="mla_kv"):
         problem.load("no_such_problem")

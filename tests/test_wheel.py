@@ -17,7 +17,7 @@ from kernelproof.problem import shipped_operators
 pytestmark = pytest.mark.slow
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
-DATA = {".cu", ".cuh", ".cpp", ".h", ".html", ".md", ".typed"}
+DATA = {".cu", ".cuh", ".cpp", ".css", ".h", ".html", ".js", ".md", ".typed"}
 
 
 def command(*args: str | Path, cwd: Path, env: dict[str, str] | None = None) -> str:

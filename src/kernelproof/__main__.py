@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import sys
+import threading
+from typing import NoReturn
+
+from kernelproof.importing import uncollected
 
 # Commands that judge: each needs the server of workers, whose import of torch takes longest.
 _JUDGING = ("check", "bench", "demo", "prove", "verify", "mcp")
@@ -17,9 +23,28 @@ def run() -> None:
         from kernelproof.worker.client import start_server
 
         start_server()
-    from kernelproof.cli import main
+    with uncollected():
+        from kernelproof.cli import main
 
-    main()
+    try:
+        main()
+    except SystemExit as end:
+        _leave(end)
+
+
+def _leave(end: SystemExit) -> NoReturn:
+    """End as the interpreter does, except that it would take the modules apart first: of torch that
+    takes half a second, for which whoever called waits."""
+    others = [t for t in threading.enumerate() if t is not threading.current_thread()]
+    if isinstance(end.code, str) or not all(thread.daemon for thread in others):
+        raise end
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:  # nobody reads; the interpreter has words and a status for that
+        raise end from None
+    os._exit(end.code or 0)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 A context on the GPU, the imports of `torch.compile`, a profile, an inspection take seconds each,
 and none needs the other. Where there are processors enough they run beside the check, in processes
-of their own; `Ahead.settle` waits for them, so that nothing runs beside what is timed. Elsewhere
-everything runs when it is asked for.
+of their own; elsewhere everything but imports runs when it is asked for. `Ahead.settle` waits for
+what runs, so that nothing does beside what is timed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Ahead:
     def __init__(self, device: str, many: bool) -> None:
         self.device = device
         self.many = many
-        self._pool = ThreadPoolExecutor(_THREADS, "ahead") if many else None
+        self._pool = ThreadPoolExecutor(_THREADS, "ahead")
         self._work: list[Future[Any]] = []
         self._workers: list[Worker] = []
         self._spares: dict[bool, list[Future[Worker]]] = {False: [], True: []}
@@ -61,13 +61,13 @@ class Ahead:
             worker.kill()
         for spare in (*self._spares[False], *self._spares[True]):
             _end(spare)
-        if self._pool is not None:
-            self._pool.shutdown()
+        self._pool.shutdown()
 
-    def start(self, work: Callable[[], _T]) -> Callable[[], _T]:
+    def start(self, work: Callable[[], _T], anywhere: bool = False) -> Callable[[], _T]:
         """Run ``work`` in the background, or where that is not worth it when it is asked for.
-        Returns what waits for its result, or raises what it raised."""
-        if self._pool is None:
+        Returns what waits for its result, or raises what it raised. ``anywhere``: on any machine,
+        as work that fits into the time in which this process waits for others."""
+        if not (self.many or anywhere):
             return functools.cache(work)
         future = self._pool.submit(work)
         self._work.append(future)
@@ -95,17 +95,17 @@ class Ahead:
     def context(self) -> None:
         """Make this process's own context on the GPU in the background: the driver does it without
         Python's lock, while torch is being imported."""
-        if self._pool is not None and self.device != "cpu":
+        if self.many and self.device != "cpu":
             self.start(functools.partial(_retain_context, _index(self.device)))
 
     def cuda(self, worker: Worker) -> None:
         """Start CUDA in ``worker``; its next request waits for that."""
-        if self._pool is not None and self.device != "cpu":
+        if self.many and self.device != "cpu":
             self.start(functools.partial(self._warmed, worker, False))
 
     def spares(self, compiled: Sequence[bool]) -> None:
         """Start a trusted worker for each of these; where it is true `torch.compile` too."""
-        for one in compiled if self._pool is not None else ():
+        for one in compiled if self.many else ():
             future: Future[Worker] = Future()
             self._spares[one].append(future)
             self.start(functools.partial(self._spare, future, one))

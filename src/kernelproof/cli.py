@@ -21,6 +21,7 @@ from kernelproof import (
     mcp_command,
     openmp,
     proof_commands,
+    serve_command,
     session_commands,
     store_commands,
     timeline,
@@ -49,6 +50,7 @@ from kernelproof.arguments import (
 )
 from kernelproof.commands import level_of, print_json, sizes_of
 from kernelproof.errors import KernelproofError, UsageError
+from kernelproof.importing import uncollected
 from kernelproof.progress import Shown
 from kernelproof.suite import commands as suite_commands
 
@@ -190,9 +192,11 @@ def report(
         Path | None,
         typer.Option(help="Instead a ladder: JSON of benchmarks/ladder.py (docs/ladder.md)."),
     ] = None,
+    session: Annotated[
+        str | None, typer.Option(help="Instead the ladder of this session, with its records.")
+    ] = None,
     suite: Annotated[
-        str | None,
-        typer.Option(help="Instead a run of a suite, by its id (`kernelproof suite list`)."),
+        str | None, typer.Option(help="Instead this run of a suite (`kernelproof suite list`).")
     ] = None,
     json_: JsonOpt = False,
     store: StoreOpt = None,
@@ -201,15 +205,15 @@ def report(
     from kernelproof.report import render, summary
     from kernelproof.store import Store, read_json
 
-    for option, page in (("--ladder", ladder), ("--suite", suite)):
-        if page is not None and (records or (ladder is not None and suite is not None)):
-            other = records[0] if records else "--ladder"
-            raise UsageError(f"{option} {page} makes a page of its own; leave {other} out")
-    if suite is not None:
-        suite_commands.show(suite, items=False, html=output, json_=json_, store=store)
-        return
-    if ladder is not None:
-        commands.ladder_page(ladder, output, json_)
+    if (alone := ladder or session or suite) is not None:
+        if records or sum(map(bool, (ladder, session, suite))) > 1:
+            raise UsageError(f"{alone} makes a page of its own; leave the rest out")
+        if session is not None:
+            commands.session_page(session, output, json_, store)
+        elif suite is not None:
+            suite_commands.show(suite, items=False, html=output, json_=json_, store=store)
+        else:
+            commands.ladder_page(Path(alone), output, json_)
         return
     if records:
         found = [record for path in records for record in read_json(path)]
@@ -231,7 +235,7 @@ for _name, _command in (
     ("new-problem", commands.new_problem), ("prove", proof_commands.prove),
     ("verify", proof_commands.verify), ("mcp", mcp_command.mcp), ("board", store_commands.board),
     ("compare", store_commands.compare), ("export", store_commands.export),
-    ("import", store_commands.import_),
+    ("import", store_commands.import_), ("serve", serve_command.serve),
 ):  # fmt: skip
     app.command(_name)(_command)
 app.add_typer(session_commands.app)
@@ -277,7 +281,8 @@ def _judge(problem: str, candidate: str, timed: bool, options: Options) -> Recor
 
     # The worker's server imports torch while this process does the same.
     start_server()
-    from kernelproof import pipeline
+    with uncollected():
+        from kernelproof import pipeline
 
     timeline.mark("start and read the arguments")
     with Shown() as progress:

@@ -184,3 +184,21 @@ def ladder_page(results: Path, output: Path, json_: bool) -> None:
         timed = sum(row.device is not None for row in rows)
         print(f"{problem}  {len(rows)} designs, {passing} pass, {timed} timed")
     print(f"\nreport: {output}")
+
+
+def session_page(session: str, output: Path, json_: bool, store: str | None) -> None:
+    """The page of a session: its ladder, then the records of its attempts, the newest first."""
+    from kernelproof import session as sessions
+    from kernelproof.report import session_page as pages
+    from kernelproof.report import sessions as words
+    from kernelproof.store import Store
+
+    found = sessions.log(session, store=store)
+    kept = Store(store)
+    records = [kept.get(one.record_id) for one in reversed(found.attempts) if one.record_id]
+    output.write_text(pages.render(found, records), encoding="utf-8")
+    if json_:
+        print_json({"report": str(output)})
+        return
+    print(words.state_line(found.session))
+    print(f"\nreport: {output}")

@@ -10,7 +10,6 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kernelproof import inspecting
 from kernelproof.ahead import Ahead
 from kernelproof.check import evidence
 from kernelproof.errors import CandidateError
@@ -130,6 +129,8 @@ class Findings:
     def _started_inspection(self) -> Callable[[Timing], Inspection] | None:
         if self.timed is None:
             return None
+        from kernelproof import inspecting
+
         return inspecting.beside_check(
             self.subject.candidate, self.reference, self.timed, self.ahead
         )

@@ -21,6 +21,7 @@ from kernelproof import problem as problems
 from kernelproof.ahead import Ahead, many_processors
 from kernelproof.candidate import find as find_candidate
 from kernelproof.errors import CandidateError, UsageError
+from kernelproof.importing import uncollected
 from kernelproof.subject import CandidateProcess, payload_of
 from kernelproof.timeline import span
 from kernelproof.types import (
@@ -120,6 +121,7 @@ def judge(
         job = _job(problem, found, options, timed)
         from kernelproof import screen
 
+        ahead.start(_imports, anywhere=True)
         # Before anything of it runs: a candidate may change its own files.
         remarks = tuple(f"source: {note}" for note in screen.notes(found))
         with CandidateProcess(found, job.device, options, hidden(job.reference, found)) as subject:
@@ -142,7 +144,7 @@ class _Job:
 
 
 def _job(problem: str | Path, found: Candidate, options: Options, timed: bool) -> _Job:
-    with span("import torch"):
+    with span("import torch"), uncollected():
         import torch  # noqa: F401  a stage of its own: it takes a second, or some
     with span("load the problem"):
         reference = problems.load(problem, dict(options.sizes), options.shrink_to)
@@ -176,7 +178,6 @@ def _judged(
         seen = findings.Findings(
             reference, subject, job.seeds[0], job.options, ahead, race.case if race else None
         )
-        ahead.start(_imports)
         verdict = _check(reference, subject, job.seeds, job.device, job.options, progress)
         verdict = subject.audited(verdict)
         verdict = verdict.model_copy(update={"notes": (*verdict.notes, *remarks)})

@@ -18,6 +18,7 @@ and optionally ``get_init_inputs()``. Optional names add what that form lacks:
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import functools
 import hashlib
@@ -183,6 +184,17 @@ def load(
         doc=inspect.cleandoc(module.__doc__ or ""),
     )
     return Reference(problem, module)
+
+
+def name_of(path: Path) -> str:
+    """The name of the problem in the file ``path``, which is not run if it defines what a problem
+    needs. Raises ProblemError as `load` where it does not."""
+    try:
+        tree = ast.parse(path.read_text())
+    except (SyntaxError, ValueError):
+        tree = ast.Module([], [])
+    defined = {getattr(node, "name", "") for node in tree.body}
+    return _name(path) if {"Model", "get_inputs"} <= defined else load(path).problem.name
 
 
 def find(where: str | Path) -> Path:

@@ -66,22 +66,26 @@ def start(problem: str | Path, rules: Rules | None = None, *, store: str | None 
         raise UsageError(f"no call {unknown[0]!r} to give a cost; there are {', '.join(_KINDS)}")
     if rules.budget < 0 or any(cost < 0 for cost in rules.costs.values()):
         raise UsageError("a budget and costs are whole numbers from 0 on")
-    reference = problems.load(problem, dict(rules.sizes), rules.shrink_to)
-    names = [case.name for case in reference.problem.cases]
-    if wrong := [name for name in rules.cases if name not in names]:
-        raise UsageError(f"{reference.problem.name} has no case {wrong}; it has {', '.join(names)}")
-    known = problems.known_problems().get(reference.problem.name)
-    shipped = known is not None and known.resolve() == Path(reference.problem.path)
+    path = problems.find(problem).resolve()
+    if rules.cases or rules.sizes or rules.shrink_to is not None:
+        found = problems.load(path, dict(rules.sizes), rules.shrink_to).problem
+        names = [case.name for case in found.cases]
+        if wrong := [name for name in rules.cases if name not in names]:
+            raise UsageError(f"{found.name} has no case {wrong}; it has {', '.join(names)}")
+    # Without rules about its inside it is not run: that would import torch first.
+    name = problems.name_of(path)
+    known = problems.known_problems().get(name)
+    shipped = known is not None and known.resolve() == path
     # A shipped problem by its name, which means the same on every machine.
-    where = reference.problem.name if shipped else reference.problem.path
+    where = name if shipped else str(path)
     identity = uuid.uuid4().hex[:12]
     ends = None if rules.seconds is None else now() + datetime.timedelta(seconds=rules.seconds)
     kept = Sessions(store)
     body = {"rules": rules.model_dump(mode="json"), "path": where}
-    kept.create(identity, reference.problem.name, rules.budget, ends, json.dumps(body))
-    found = _load(kept, identity)
+    kept.create(identity, name, rules.budget, ends, json.dumps(body))
+    made = _load(kept, identity)
     step = NextStep(action="check", why=f"{rules.budget} calls: begin with what you have")
-    return Started(session=found.state, rules=rules, next=step)
+    return Started(session=made.state, rules=rules, next=step)
 
 
 def compile(session: str, candidate: Candidate, **how: Any) -> CallAnswer:

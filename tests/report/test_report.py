@@ -528,6 +528,27 @@ def test_page_holds_the_plotting_library_once(page: str, records: list[Record]) 
     assert PLOTLY_BANNER not in render(records[1:])
 
 
+def test_page_says_first_what_matters() -> None:
+    order = {
+        passing: ["computes the same function", "Time per call", "What to do", "Errors against"],
+        wrong: ["not compute the same function", "<h3>Why</h3>", "What to do", "Errors against"],
+        compile_error: ["does not compile", "<h3>Why</h3>", "What to do", "<h3>Machine</h3>"],
+    }
+    for record, headings in order.items():
+        page = render([record()])
+        places = [page.index(heading) for heading in headings]
+        assert places == sorted(places), record
+
+
+def test_page_says_what_to_do() -> None:
+    assert "kernelproof prove" in render([passing()])
+    assert "kernelproof check" in render([wrong()]) and "--case" in render([wrong()])
+    assert "kernelproof doctor" in render([unsupported()])
+    script = wrong().model_copy(update={"reproducer": f"print({SCRIPT!r})"})
+    page = render([script])
+    assert "A script in plain PyTorch that shows it" in page and SCRIPT not in page
+
+
 def test_page_escapes_what_candidates_say(page: str) -> None:
     assert SCRIPT not in page
     assert "&lt;script&gt;alert" in page

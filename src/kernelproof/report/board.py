@@ -7,19 +7,25 @@ from collections.abc import Iterator, Sequence
 from kernelproof.report import units
 from kernelproof.types import BoardRow, Compared
 
-_HEAD = ["rank", "candidate", "time", "ratio", "answer", "record", "made"]
+# Problem, its digest, case, device, baseline.
+Place = tuple[str, str, str, str, str]
+HEAD = ["rank", "candidate", "time", "ratio", "answer", "record", "made"]
 
 
 def board(rows: Sequence[BoardRow]) -> str:
     """A table for each problem, case and device."""
     blocks = []
-    for place in dict.fromkeys(map(_place, rows)):
-        mine = [row for row in rows if _place(row) == place]
-        name, digest, case, device, baseline = place
+    for (name, digest, case, device, baseline), mine in groups(rows):
         title = f"{name} ({digest[:8]}), case {case}, {units.one_line(device)}: beside {baseline}"
-        table = units.table([_HEAD, *map(_row, mine)], "><<<<<<", units.WIDTH, {1: 12})
+        table = units.table([HEAD, *map(cells, mine)], "><<<<<<", units.WIDTH, {1: 12})
         blocks.append("\n".join([*units.wrapped(title), *table]))
     return "\n\n".join(blocks)
+
+
+def groups(rows: Sequence[BoardRow]) -> Iterator[tuple[Place, list[BoardRow]]]:
+    """The rows of each problem, case and device."""
+    for place in dict.fromkeys(map(_place, rows)):
+        yield place, [row for row in rows if _place(row) == place]
 
 
 def compared(found: Compared) -> str:
@@ -39,11 +45,12 @@ def _verdict(found: Compared) -> Iterator[str]:
         yield f"b is {found.faster}: by the ratios to {found.by}, each of its own run"
 
 
-def _place(row: BoardRow) -> tuple[str, str, str, str, str]:
+def _place(row: BoardRow) -> Place:
     return row.problem, row.problem_digest, row.case, row.device, row.ratio.baseline
 
 
-def _row(row: BoardRow) -> list[str]:
+def cells(row: BoardRow) -> list[str]:
+    """Under ``HEAD``."""
     ratio, answer = units.ratio_cells(row.ratio)
     made = f"{row.created:%Y-%m-%d}"
     name, time = units.one_line(row.candidate), units.seconds_interval(*row.time)

@@ -14,7 +14,7 @@ from kernelproof.report import text, units
 from kernelproof.types import OutputVerdict, Run, Verdict
 
 _MOST_CASES = 60
-_WIDTH, _LEFT, _RIGHT = 760, 200, 16
+_WIDTH, _LEFT, _RIGHT = 640, 170, 24
 _TOP, _ROW, _BOTTOM = 8, 18, 44
 # Powers of ten of ratio over limit that are drawn; what lies beyond is drawn at the edge.
 _LOW, _HIGH = -4, 4
@@ -111,5 +111,5 @@ def _legend(outputs: Sequence[str], height: int) -> list[str]:
     return parts
 
 
-def _short(name: str, most: int = 26) -> str:
+def _short(name: str, most: int = 24) -> str:
     return name if len(name) <= most else name[: most - 2] + ".."

@@ -20,23 +20,23 @@ _LOG_SPAN = 20.0
 _LABEL_LENGTH = 32
 # Both colours stand out from white and from near black; the stripes tell them apart in print.
 _CLOCKS = (("device", "#4a86d8", ""), ("host", "#d08a2e", "/"))
+_FAINT = {"fillmode": "overlay", "fgopacity": 0.25}
 _RUN_HEAD = ("case", "seed", "status", "output", "proof", "limit", *units.ERROR_HEAD, "message")
+# What record.html takes beside a view.
+HEADS = {"error_head": text.ERROR_COLUMNS, "run_head": _RUN_HEAD}
 
 
 def render(records: Sequence[Record]) -> str:
     """The whole page. The plotting library (about 5 MB) is in it once, if there is any timing."""
-    views = [_record_view(number, record) for number, record in enumerate(records, 1)]
+    views = [record_view(number, record) for number, record in enumerate(records, 1)]
     groups = [pictures.sweep_view(n, g) for n, g in enumerate(pictures.sweeps(records), 1)]
-    for view in views:
-        view["chart"] = page.markup(view["chart"])
-    for view in (*views, *groups):
+    for view in groups:
         view["pictures"] = [(title, page.markup(m)) for title, m in view["pictures"]]
     # A drawing needs no library, and most failing candidates have nothing else.
     drawn = any(view["chart"] for view in views) or any(view["pictures"] for view in groups)
     filled = page.template("template.html").render(
         summary_head=text.SUMMARY_HEAD,
-        error_head=text.ERROR_COLUMNS,
-        run_head=_RUN_HEAD,
+        **HEADS,
         library=page.library(drawn),
         views=views,
         sweeps=groups,
@@ -55,7 +55,8 @@ def _inspection_view(found: Inspection | None) -> list[tuple[str, list[str]]]:
     return [(title, texts) for title, texts in (*call, *kernels) if texts or title != "the call"]
 
 
-def _record_view(number: int, record: Record) -> dict[str, Any]:
+def record_view(number: int, record: Record) -> dict[str, Any]:
+    """What record.html shows of a record; ``number`` tells the records of a page apart."""
     verdict, timing = record.verdict, record.timing
     details, log = text.long_details(record), units.plain(record.build.log).strip("\n")
     return {
@@ -67,6 +68,8 @@ def _record_view(number: int, record: Record) -> dict[str, Any]:
         "summary": text.summary_row(record),
         "facts": text.status_facts(record),
         "verdicts": text.verdict_line(record),
+        "next": _next_step(record),
+        "reproducer": units.plain(record.reproducer),
         "inspection": _inspection_view(record.inspection),
         "reasons": text.reasons(record),
         "failures": text.failure_lines(record),
@@ -81,8 +84,11 @@ def _record_view(number: int, record: Record) -> dict[str, Any]:
         "errors": text.error_rows(verdict),
         "limit": units.ratio(verdict.limit),
         "timing": _timing_view(timing) if timing else None,
-        "chart": _chart(f"chart-{number}", timing) if timing else "",
-        "pictures": pictures.of_record(f"picture-{number}", record),
+        "chart": page.markup(_chart(f"chart-{number}", timing) if timing else ""),
+        "pictures": [
+            (title, page.markup(found))
+            for title, found in pictures.of_record(f"picture-{number}", record)
+        ],
         "runs": [row for run in verdict.runs for row in _run_rows(run, verdict.limit)],
         "run_count": units.many(len(verdict.runs), "run"),
         "environment": units.environment_facts(record.environment),
@@ -91,6 +97,19 @@ def _record_view(number: int, record: Record) -> dict[str, Any]:
         "digests": f"problem {record.problem.digest}, candidate {record.candidate.digest}",
         "json": record.model_dump_json(indent=1),
     }
+
+
+def _next_step(record: Record) -> tuple[str, str]:
+    """What to do, in words and as a command."""
+    command = text.next_command(record)
+    if record.status == "unsupported":
+        return "This machine lacks something that it needs; what, and how to get it:", command
+    if record.status != "pass":
+        return "Whether a change mends the worst of it:", command
+    if command.startswith("kernelproof bench"):
+        return "It is right. How fast it is:", command
+    files = " ".join(map(units.shell_path, text.files_of(record)))
+    return "A file by which others can check this:", f"kernelproof prove {files} -o proof.json"
 
 
 def _timing_view(timing: Timing) -> dict[str, Any]:
@@ -181,9 +200,11 @@ def _trace(
         "textposition": "inside",
         "insidetextanchor": "start",
         "textangle": 0,
+        # On both colours, and over stripes that are faint enough.
+        "insidetextfont": {"color": "#101418"},
         "hovertext": words,
         "hoverinfo": "text",
-        "marker": {"color": colour, "pattern": {"shape": stripes, "fillmode": "overlay"}},
+        "marker": {"color": colour, "pattern": {"shape": stripes, **_FAINT}},
         "error_x": {
             "type": "data",
             "symmetric": False,

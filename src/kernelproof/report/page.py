@@ -8,12 +8,13 @@ from typing import Any
 from kernelproof.report import pictures
 
 
-def template(name: str) -> Any:
-    """A template of this folder; it escapes whatever is put in, unless that is marked as markup."""
+def template(name: str, *folders: Path) -> Any:
+    """A template of ``folders`` or this folder; it escapes whatever is put in, unless that is
+    marked as markup."""
     import jinja2
 
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent, encoding="utf-8"),
+        loader=jinja2.FileSystemLoader([*folders, Path(__file__).parent], encoding="utf-8"),
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     return environment.get_template(name)

@@ -303,9 +303,14 @@ def time_facts(timing: Timing) -> list[str]:
     return facts + speed.limit_lines(timing)
 
 
+def files_of(record: Record) -> tuple[str, str]:
+    """Problem and candidate, as one names them to a command."""
+    return _problem_word(record), _candidate_path(record)
+
+
 def next_command(record: Record) -> str:
     """The command that makes sense after this record."""
-    files = " ".join(map(units.shell_path, (_problem_word(record), _candidate_path(record))))
+    files = " ".join(map(units.shell_path, files_of(record)))
     if record.status == "unsupported":
         return "kernelproof doctor"
     if record.status != "pass":

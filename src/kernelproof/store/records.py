@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-from sqlalchemy import Select, select
+from sqlalchemy import Row, Select, case, func, select
 from sqlalchemy.exc import IntegrityError
 
 from kernelproof.errors import UsageError
@@ -49,6 +50,23 @@ class Store:
         if problem is not None:
             query = query.where(RECORDS.c.problem == problem)
         return [Record.model_validate_json(body) for body in self._bodies(query)]
+
+    def index(self, count: int = 50, problem: str | None = None) -> list[Row[Any]]:
+        """The columns of the newest ``count`` records without their bodies, newest first."""
+        columns = [column for column in RECORDS.c if column.name != "body"]
+        query = select(*columns).order_by(RECORDS.c.created.desc()).limit(count)
+        if problem is not None:
+            query = query.where(RECORDS.c.problem == problem)
+        with self._engine.connect() as connection:
+            return list(connection.execute(query))
+
+    def counts(self) -> dict[str, tuple[int, int]]:
+        """Problem -> how many records it has, and how many of them passed."""
+        c = RECORDS.c
+        passed = func.sum(case((c.status == "pass", 1), else_=0))
+        query = select(c.problem, func.count(), passed).group_by(c.problem)
+        with self._engine.connect() as connection:
+            return {row[0]: (int(row[1]), int(row[2])) for row in connection.execute(query)}
 
     def timed(self, problem: str | None = None) -> Iterator[Record]:
         """All records with times, one after the other: their samples are many."""

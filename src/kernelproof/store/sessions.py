@@ -65,6 +65,13 @@ class Sessions:
         with self._engine.connect() as connection:
             return list(connection.execute(query))
 
+    def of_problem(self, problem: str, count: int) -> list[Row[Any]]:
+        """The newest ``count`` sessions on ``problem``, newest first."""
+        query = select(SESSIONS).where(SESSIONS.c.problem == problem)
+        query = query.order_by(SESSIONS.c.created.desc()).limit(count)
+        with self._engine.connect() as connection:
+            return list(connection.execute(query))
+
     def sources(self, key: str) -> str:
         """The sources that `begin` was given."""
         with self._engine.connect() as connection:

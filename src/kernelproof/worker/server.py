@@ -9,17 +9,22 @@ has a supervisor of its own (see `supervisor`), which is what the server forks.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import socket
 
+from kernelproof.importing import uncollected
 from kernelproof.worker import processes, wire
 
 
 def main(fd: int) -> None:
     """Serve on the socket ``fd`` until it closes."""
     control = socket.socket(fileno=fd)
-    import torch  # noqa: F401  the point of this process
+    with uncollected():
+        import torch  # noqa: F401  the point of this process
+    # Nor do the workers look at what stays, and by looking copy the pages that they share.
+    gc.freeze()
 
     # Should a supervisor be killed, what it watched over comes to this process.
     processes.adopt_orphans()

@@ -1,0 +1,51 @@
+"""Tables of sessions and proofs, from results/session-times.json and results/proofs.json."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from kernelproof.report.units import seconds
+
+ROOT = Path(__file__).resolve().parents[1]
+_PLACES = {"cpu": "CPU", "cuda": "GPU"}
+
+
+def session_times() -> str:
+    """Seconds to a verdict, by device and way of working."""
+    body = json.loads((ROOT / "results" / "session-times.json").read_text())
+    lines = [
+        "| candidate | machine | calls | first verdict | least | unchanged | least | rounds |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for device, found in body.items():
+        env = found["environment"]
+        where = env["gpu"] if device == "cuda" else f"{env['cpu']}, {env['cores']} cores"
+        note = f" ({found['note']})" if found["note"] else ""
+        for way, one in found["ways"].items():
+            cells = [seconds(one[k]) for k in ("first", "first, least", "again", "again, least")]
+            row = [found["how"], f"{where}{note}", way, *cells, str(one["rounds"])]
+            lines.append(f"| {' | '.join(row)} |")
+    return "\n".join(lines) + "\n"
+
+
+def proofs() -> str:
+    """Where proofs were made and verified."""
+    rows: list[dict[str, Any]] = json.loads((ROOT / "results" / "proofs.json").read_text())
+    lines = [
+        "| proof | made on | verified on | answer | edits noticed |", "|---|---|---|---|---|",
+    ]  # fmt: skip
+    for row in rows:
+        gpu = row["device"] != "cpu"
+        made, here = (_machine(row[side], gpu) for side in ("made", "here"))
+        other = {True: ", another one", False: ", the same one", None: ""}[row["other_gpu"]]
+        edits = f"{row['noticed']} of {row['flipped']}"
+        name = f"`{row['candidate']}` ({row['problem']}, {_PLACES['cuda' if gpu else 'cpu']})"
+        lines.append(f"| {name} | {made} | {here}{other} | {row['answer']} | {edits} |")
+    return "\n".join(lines) + "\n"
+
+
+def _machine(environment: dict[str, Any], gpu: bool) -> str:
+    name = environment["gpu"] if gpu else environment["cpu"]
+    return f"{name}, torch {environment['torch']}"
