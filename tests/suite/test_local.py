@@ -113,6 +113,14 @@ def test_a_run_that_cannot_be_says_why(tmp_path: Path) -> None:
         ("no suite", lambda: runs.start(tmp_path / "none", candidates, store=store)),
         ("needs a folder of candidates", lambda: runs.start(problems, store=store)),
         ("no run of a suite begins with 'x'", lambda: runs.resume("x", store=store)),
+        (
+            "Ray gives workers their GPUs",
+            lambda: runs.start(problems, candidates, means=runs.Means(workers="ray", gpus="0")),
+        ),
+        (
+            "goes with --workers ray",
+            lambda: runs.start(problems, candidates, means=runs.Means(address="ray://x")),
+        ),
         ("no GPU '7'", lambda: runs.start(problems, candidates, means=runs.Means(gpus="7"))),
         (
             "times are taken one at a time",
@@ -124,6 +132,9 @@ def test_a_run_that_cannot_be_says_why(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=words):
             problem()
     assert Suites(store).latest(5) == []
+    command = [*CLI, "run", "--resume", "ab", "--no-time", "--quick"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2 and "leave level, --no-time out" in done.stderr
 
 
 def test_a_judging_process_that_dies_or_is_late(tmp_path: Path) -> None:

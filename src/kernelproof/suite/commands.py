@@ -109,11 +109,12 @@ def run(
             "means": means, "store": store, "told": shown.told, "began": shown.began,
         }  # fmt: skip
         if resume is not None:
-            if suite is not None or options:
-                what = suite or ", ".join(options)
+            told = {"--format": format, "--level": level, "--no-time": not time}
+            given_too = [suite, *options, *(name for name, value in told.items() if value)]
+            if other := [str(one) for one in given_too if one]:
                 raise UsageError(
-                    f"--resume {resume} judges as the run was begun; leave {what} out, or start "
-                    "another run"
+                    f"--resume {resume} judges as the run was begun; leave {', '.join(other)} out, "
+                    "or start another run"
                 )
             state = runs.resume(resume, **how)
         elif suite is None:

@@ -156,10 +156,14 @@ def _crew(run: SuiteRun, means: Means, set_up: bool = True) -> Any:
     if means.workers == "ray":
         from kernelproof.suite import ray_engine
 
+        if means.gpus is not None:
+            raise UsageError(f"--gpus {means.gpus}: on a Ray cluster Ray gives workers their GPUs")
         ray_engine.require()
         return ray_engine.Cluster(rules, means.address, means.jobs) if set_up else None
     if means.workers != "local":
         raise UsageError(f"--workers {means.workers}: there are local and ray")
+    if means.address is not None:
+        raise UsageError(f"--address {means.address} goes with --workers ray")
     device = run.options.get("device")
     gpus = local.visible(means.gpus, device)
     if isinstance(device, str) and device.startswith("cuda") and not gpus:
