@@ -2,8 +2,9 @@
 
     python benchmarks/suite_gpus.py [--count 40] [--output results/h200/suite-two-gpus.json]
 
-The candidates are fixtures of tests/candidates: right and wrong, in CUDA, Triton and PyTorch. The
-run on two GPUs comes first, so that what is compiled or measured once is not to its advantage.
+The candidates are fixtures of tests/candidates: right and wrong, in CUDA, Triton and PyTorch. Each
+of the two runs begins with a data folder of its own that has the floors of the GPUs and nothing
+else, so that both compile all. Nothing else may run on the machine.
 ``--inline`` judges after it candidates that take nvcc half a minute: their seconds tell whether
 the builds ahead were what the GPU's worker found. ``--rehearse`` does all of it on the CPU, without
 times.
@@ -117,12 +118,19 @@ def main() -> None:
         args.output.parent.mkdir(parents=True, exist_ok=True)
         args.output.write_text(json.dumps(body, indent=1) + "\n")
 
-    # Floors are measured once, and kernels of the problems compiled.
+    # Floors are measured once.
     judged(folder / "warm", "0,1", args)
+    home = Path(os.environ["KERNELPROOF_HOME"])
+    for name in ("two", "one"):
+        shutil.copytree(home, folder / name, ignore=shutil.ignore_patterns("builds", "*.sqlite*"))
+    os.environ["KERNELPROOF_HOME"] = str(folder / "two")
     both, two = judged(folder / "all", "0,1", args)
     body["two_gpus_seconds"] = both
+    body["two_gpus"] = {r.item: [r.status, r.place, r.seconds, r.time] for r in two.values()}
     write()
+    os.environ["KERNELPROOF_HOME"] = str(folder / "one")
     alone, one = judged(folder / "all", "0", args)
+    del body["two_gpus"]
     found = rows(two, one)
     changes = [abs(row["change"]) for row in found if "change" in row]
     body |= {
