@@ -177,7 +177,8 @@ def _attend(work: _Work, crew: Crew, slots: dict[threading.Thread, Slot]) -> Non
             thread.start()
         if any(thread.is_alive() for thread in slots):
             seen = time.monotonic()
-        elif time.monotonic() - seen > crew.patience:
+        elif time.monotonic() - seen > crew.patience and not work.finished():
+            # Asked again, since the last of them may have finished after it was asked above.
             raise KernelproofError("no worker is left for this run; it can be resumed later")
         with work.changed:
             work.changed.wait(_PERIOD)
