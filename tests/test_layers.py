@@ -30,7 +30,7 @@ STAGES = {
 # Applications of the stages: what they may import, and who may import them.
 LEAVES = {
     "lint": ({"problem", "check", "report", "resize"}, {"cli", "commands"}),
-    "serve": ({"board", "problem", "report", "session", "store"}, {"serve_command"}),
+    "serve": ({"board", "problem", "report", "session", "store", "suite"}, {"serve_command"}),
 }
 
 

@@ -52,6 +52,7 @@ from kernelproof.commands import level_of, print_json, sizes_of
 from kernelproof.errors import KernelproofError, UsageError
 from kernelproof.importing import uncollected
 from kernelproof.progress import Shown
+from kernelproof.suite import commands as suite_commands
 
 if TYPE_CHECKING:
     from kernelproof.pipeline import Options
@@ -194,6 +195,9 @@ def report(
     session: Annotated[
         str | None, typer.Option(help="Instead the ladder of this session, with its records.")
     ] = None,
+    suite: Annotated[
+        str | None, typer.Option(help="Instead this run of a suite (`kernelproof suite list`).")
+    ] = None,
     json_: JsonOpt = False,
     store: StoreOpt = None,
 ) -> None:
@@ -201,11 +205,13 @@ def report(
     from kernelproof.report import render, summary
     from kernelproof.store import Store, read_json
 
-    if (alone := ladder or session) is not None:
-        if records or (ladder and session):
+    if (alone := ladder or session or suite) is not None:
+        if records or sum(map(bool, (ladder, session, suite))) > 1:
             raise UsageError(f"{alone} makes a page of its own; leave the rest out")
         if session is not None:
             commands.session_page(session, output, json_, store)
+        elif suite is not None:
+            suite_commands.show(suite, items=False, html=output, json_=json_, store=store)
         else:
             commands.ladder_page(Path(alone), output, json_)
         return
@@ -233,6 +239,7 @@ for _name, _command in (
 ):  # fmt: skip
     app.command(_name)(_command)
 app.add_typer(session_commands.app)
+app.add_typer(suite_commands.app)
 
 
 @app.callback(invoke_without_command=True)

@@ -10,8 +10,9 @@ from starlette.exceptions import HTTPException
 from kernelproof import session
 from kernelproof.serve.calls import Calls
 from kernelproof.serve.guard import Access
-from kernelproof.store import Sessions, Store
-from kernelproof.types import Record, SessionLog
+from kernelproof.store import Sessions, Store, Suites
+from kernelproof.suite import runs
+from kernelproof.types import Record, SessionLog, SuiteState
 
 _IDENTITY = re.compile(r"[0-9a-f-]{4,40}")
 
@@ -26,6 +27,7 @@ class Desk:
     def __init__(self, store: str | None, access: Access, calls: Calls) -> None:
         self.store, self.access, self.calls = store, access, calls
         self.records, self.sessions = Store(store), Sessions(store)
+        self.suites = Suites(store)
 
     def record(self, identity: str) -> Record:
         """Raises UsageError if there is none."""
@@ -38,6 +40,10 @@ class Desk:
     def row(self, identity: str) -> Any:
         """A session as it is in the store. Raises UsageError if there is none."""
         return self.sessions.get(_whole(identity))
+
+    def suite(self, identity: str) -> SuiteState:
+        """A run of a suite as it is now. Raises UsageError if there is none."""
+        return runs.state(_whole(identity), store=self.store)
 
     def stamp(self, identity: str) -> Any:
         """Changes with a session. Marks calls whose process has died."""

@@ -18,7 +18,7 @@ from kernelproof import board as boards
 from kernelproof import problem as problems
 from kernelproof import session
 from kernelproof.report import board as board_text
-from kernelproof.report import html, page, session_page, units
+from kernelproof.report import html, page, session_page, suite_page, units
 from kernelproof.report.sessions import diagnostic
 from kernelproof.serve.desk import Desk
 from kernelproof.serve.guard import form_key
@@ -156,6 +156,24 @@ def attempt(desk: Desk, request: Request) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def suite_list(desk: Desk, request: Request) -> dict[str, Any]:
+    """The newest runs of suites."""
+    rows = [
+        {
+            "id": run.id, "suite": units.one_line(run.suite), "format": run.format,
+            "judged": judged, "count": run.count, "timed": "yes" if run.timed else "no",
+            "made": f"{run.created:%Y-%m-%d %H:%M}",
+        }
+        for run, judged in desk.suites.latest(_MOST)
+    ]  # fmt: skip
+    return {"rows": rows, "most": _MOST}
+
+
+def suite(desk: Desk, request: Request) -> dict[str, Any]:
+    """The numbers and results of a run, as they are now."""
+    return {"suite": suite_page.view(desk.suite(request.path_params["run"]))}
+
+
 PAGES = (
     Page("/", "board.html", board, "board"),
     Page("/problems", "problems.html", problem_list, "problems"),
@@ -165,6 +183,8 @@ PAGES = (
     Page("/sessions", "sessions.html", session_list, "sessions"),
     Page("/sessions/{session}", "session_now.html", session_),
     Page("/sessions/{session}/attempts/{number:int}", "attempt.html", attempt),
+    Page("/suites", "suites.html", suite_list, "suites"),
+    Page("/suites/{run}", "suite_now.html", suite),
 )
 
 

@@ -1,0 +1,1 @@
+"""Suites: many problems and many candidates, judged on one GPU or on many machines."""
