@@ -253,6 +253,13 @@ CALLS: dict[str, list[Callable[[], None]]] = {
         lambda: mla_of("decode", (3, 72, 64, 1544), F16, linear=True, multiprocessors=2),
         lambda: mla_of("decode", (1, 136, 64, 64), BF16, linear=True, multiprocessors=2),
     ],
+    # One token, two and more, columns in quads and one at a time, each with more work than one pass.
+    "mla_kv_stream": [
+        lambda: mla_of("stream", (1, 100, 48, 72), F32, multiprocessors=3),
+        lambda: mla_of("stream", (3, 300, 13, 21), F16, norm=True, rope=3, multiprocessors=2),
+        lambda: mla_of("stream", (9, 64, 72, 40), BF16, norm=True, rope=8, multiprocessors=2),
+        lambda: mla_of("stream", (2, 1400, 8, 300), F32, linear=True, multiprocessors=1),
+    ],
     # The library before it, and both products with the norm in them; more steps than stages.
     "mla_kv_wgmma": [
         lambda: mla_of("wgmma", (5, 72, 72, 72), F16, rope=8, multiprocessors=2),
@@ -291,7 +298,7 @@ def test_mutations_reach_every_source_with_a_barrier(
 )
 def test_right_and_without_findings(name: str, number: int) -> None:
     torch.manual_seed(0)
-    recorder = Recorder(hopper=name in ("mla_kv_decode", "mla_kv_wgmma"))
+    recorder = Recorder(hopper=name in ("mla_kv_decode", "mla_kv_stream", "mla_kv_wgmma"))
     with standing_in(recorder):
         CALLS[name][number]()
     results = recorder.taken()

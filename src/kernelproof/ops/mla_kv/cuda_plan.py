@@ -26,6 +26,7 @@ from kernelproof.ops.mla_kv.cuda_steps import (
     splits_of,
     tile_counts,
 )
+from kernelproof.ops.mla_kv.cuda_stream import stream
 
 # BM, BN, BK, TM, TN of the tiled kernels: see `Tile` in kernel.cu.
 _SMALL_TILE = (16, 64, 32, 1, 4)
@@ -203,7 +204,7 @@ def library(n: Operands) -> Plan | None:
     return Plan("library", tuple(steps), tuple(scratch), "no kernel of our own is faster here")
 
 
-DESIGNS = ("registers", "fused", "block", "decode", "wgmma", "library", "mma", "product")
+DESIGNS = ("registers", "fused", "block", "decode", "stream", "wgmma", "library", "mma", "product")
 
 
 # Multiply-adds, weights and tokens below which mla_kv_mma beats the matrix library on an H200: its
@@ -242,6 +243,8 @@ def plan(n: Operands, device: Device = H200, design: str | None = None) -> Plan:
             chosen = block_plan(n, device)
         elif name == "decode":
             chosen = decode(n, device)
+        elif name == "stream":
+            chosen = stream(n, device)
         elif name == "wgmma":
             chosen = prefill(n, device, design is not None)
         elif name == "fused":

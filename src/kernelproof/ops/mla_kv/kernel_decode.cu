@@ -11,6 +11,7 @@
 // depth (K_MAJOR, as in an nn.Linear), 16 bytes of a column are the pairs of two mma.
 
 #include "common.cuh"
+#include "grid.cuh"
 #include "hopper.cuh"
 
 constexpr int kWorkers = 8;
@@ -22,16 +23,6 @@ __device__ __forceinline__ uint4 load_shared(unsigned address) {
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                : "r"(address)
-               : "memory");
-  return v;
-}
-
-// Bypasses L1, which may hold what was there before the grid barrier.
-__device__ __forceinline__ float4 load_fresh(const float* p) {
-  float4 v;
-  asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-               : "l"(p)
                : "memory");
   return v;
 }
@@ -117,17 +108,6 @@ __device__ __forceinline__ int latent_word(int k) {
 
 __device__ __forceinline__ void workers_sync() {
   asm volatile("bar.sync 3, 256;" ::: "memory");
-}
-
-// All blocks have come here and see what each has written. The count only grows: 2^64 do.
-__device__ __forceinline__ void grid_barrier(unsigned long long* count) {
-  __threadfence();
-  const unsigned long long before = atomicAdd(count, 1ull);
-  const unsigned long long target = (before / gridDim.x + 1) * gridDim.x;
-  unsigned long long now;
-  do {
-    asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(now) : "l"(count) : "memory");
-  } while (now < target);
 }
 
 // Sizes that hold for a whole instance. SPLITS: shares of the model axis, for each of which the grid
