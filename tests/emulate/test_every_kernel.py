@@ -31,6 +31,7 @@ from kernelproof.ops.int8_attention import cuda as attention
 from kernelproof.ops.int8_attention.contract import PLAIN, Form
 from kernelproof.ops.int8_attention.reference import attend
 from kernelproof.ops.mla_kv import cuda as mla
+from kernelproof.ops.mla_kv import cuda_backward as mla_backward
 from kernelproof.ops.mla_kv import cuda_hopper, cuda_plan
 from kernelproof.ops.mla_kv.cuda_steps import Device
 
@@ -197,6 +198,21 @@ def wgmma_in_pairs() -> None:
         close(out[:, part, 0], hidden.double() @ down.double() @ up.double(), BOUND[F16])
 
 
+def mla_gradients(tokens: int, model: int, rank: int, columns: int, multiprocessors: int) -> None:
+    """Gradients that are halves of one tensor, as of a stacked output."""
+    hidden, grad = torch.randn(tokens, model), torch.randn(tokens, 2, 1, columns)
+    down, up_k, up_v = (torch.randn(a, b) for a, b in ((model, rank), *[(rank, columns)] * 2))
+    with small_gpu(multiprocessors):
+        found = mla_backward.launch(grad[:, 0], grad[:, 1], hidden, down, up_k, up_v)
+    x, gk, gv, wd, wk, wv = (
+        t.double() for t in (hidden, grad[:, 0, 0], grad[:, 1, 0], down, up_k, up_v)
+    )
+    by_latent, latent = gk @ wk.t() + gv @ wv.t(), x @ wd
+    want = (by_latent @ wd.t(), x.t() @ by_latent, latent.t() @ gk, latent.t() @ gv)
+    for mine, exact in zip(found, want, strict=True):
+        close(mine, exact, BOUND[F32])
+
+
 def floor(name: str, *before: Any, after: Callable[[], bool] = lambda: True) -> None:
     Kernel(floors._SOURCE, name)(*before, grid=2, block=64)
     assert after()
@@ -252,6 +268,13 @@ CALLS: dict[str, list[Callable[[], None]]] = {
         lambda: mla_of("decode", (9, 136, 128, 72), F16, rope=8, multiprocessors=4),
         lambda: mla_of("decode", (3, 72, 64, 1544), F16, linear=True, multiprocessors=2),
         lambda: mla_of("decode", (1, 136, 64, 64), BF16, linear=True, multiprocessors=2),
+    ],
+    # A last block with fewer tokens; rows of w_up that no thread has; more tokens than one batch.
+    "mla_kv_token_gradients": [
+        lambda: mla_gradients(5, 24, 48, 16, 2), lambda: mla_gradients(7, 8, 52, 48, 7)
+    ],
+    "mla_kv_weight_gradients": [
+        lambda: mla_gradients(5, 8, 20, 16, 2), lambda: mla_gradients(130, 4, 96, 16, 17)
     ],
     # One token, two and more, columns in quads and one at a time, each with more work than one pass.
     "mla_kv_stream": [

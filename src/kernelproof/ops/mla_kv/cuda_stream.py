@@ -8,8 +8,7 @@ import torch
 from kernelproof.ops.mla_kv.cuda_operands import C_TYPES, Operands, down_side, packed_sizes
 from kernelproof.ops.mla_kv.cuda_steps import Device, Launch, Plan, ceil_div, tile_counts
 
-# kWorkers and kThreads of kernel_stream.cu.
-_WORKERS, _THREADS = 256, 288
+_THREADS = 256  # kThreads of kernel_stream.cu
 _TOKENS = 16
 _SHARED_LIMIT = 200 * 1024
 # Registers of a thread that may hold weights on their way, of w_down and of w_up.
@@ -31,7 +30,7 @@ def stream(n: Operands, device: Device) -> Plan | None:
     tokens = next(t for t in (1, 2, 4, 8, 16) if t >= n.tokens)
     down_slots = _slots(n.rank, width, device.multiprocessors // 8)
     groups = ceil_div(n.rank, down_slots * width)
-    shares = max(1, min(device.multiprocessors // groups, ceil_div(n.model, _WORKERS // down_slots)))
+    shares = max(1, min(device.multiprocessors // groups, ceil_div(n.model, _THREADS // down_slots)))
     down_rows = ceil_div(n.model, shares)
     shares = ceil_div(n.model, down_rows)
     most = max(up.columns for up in n.up)
@@ -41,7 +40,7 @@ def stream(n: Operands, device: Device) -> Plan | None:
     two_steps = n.tokens > 1
 
     def rows_at_once(rows: int, slots: int, most: int) -> int:
-        return max(1, min(ceil_div(rows, _WORKERS // slots), most // words))
+        return max(1, min(ceil_div(rows, _THREADS // slots), most // words))
 
     flags = ", ".join(str(flag).lower() for flag in (two_steps, n.norm))
     name = (
@@ -50,7 +49,7 @@ def stream(n: Operands, device: Device) -> Plan | None:
         f"{rows_at_once(n.rank, up_slots, _UP_WORDS)}, {flags}>"
     )
     pitch = tokens + 4 if tokens >= 8 else tokens
-    shared = 4 * (tokens * _WORKERS * width + pitch * (down_rows + n.rank))
+    shared = 4 * (tokens * _THREADS * width + pitch * (down_rows + n.rank))
     if shared > _SHARED_LIMIT:
         return None
     sizes = packed_sizes(n.hidden, n.model, n.model, n.sides(), tiles, n.size, n.k_pe)

@@ -18,13 +18,19 @@ __device__ __forceinline__ float load_fresh_one(const float* p) {
   return v;
 }
 
-// All blocks have come here and see what each has written. The count only grows: 2^64 do.
-__device__ __forceinline__ void grid_barrier(unsigned long long* count) {
+// `blocks` blocks, each of which calls it with the same counter, have come here and see what each has
+// written. The count only grows: 2^64 do.
+__device__ __forceinline__ void barrier_of(unsigned long long* count, unsigned blocks) {
   __threadfence();
   const unsigned long long before = atomicAdd(count, 1ull);
-  const unsigned long long target = (before / gridDim.x + 1) * gridDim.x;
+  const unsigned long long target = (before / blocks + 1) * blocks;
   unsigned long long now;
   do {
     asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(now) : "l"(count) : "memory");
   } while (now < target);
+}
+
+// All blocks of the grid.
+__device__ __forceinline__ void grid_barrier(unsigned long long* count) {
+  barrier_of(count, gridDim.x);
 }

@@ -8,8 +8,7 @@
 #include "common.cuh"
 #include "grid.cuh"
 
-constexpr int kWorkers = 256;
-constexpr int kThreads = kWorkers + 32;  // one more warp for the grid barrier
+constexpr int kThreads = 256;
 
 // WIDTH neighbouring values, loaded where the source says: else the compiler puts the loads off.
 template <typename T, int WIDTH>
@@ -103,8 +102,6 @@ __device__ __forceinline__ void clear(float (&sum)[NT][WIDTH]) {
     for (int j = 0; j < WIDTH; ++j) sum[t][j] = 0.0f;
 }
 
-__device__ __forceinline__ void workers_sync() { asm volatile("bar.sync 3, 256;" ::: "memory"); }
-
 // The sums of all threads to shared memory: [group of rows][NT][columns of the block].
 template <int NT, int WIDTH, int SLOTS>
 __device__ __forceinline__ void put_sums(float* sums, const float (&sum)[NT][WIDTH]) {
@@ -132,7 +129,7 @@ __device__ __forceinline__ float total_of(const float* sums, int i) {
 // `shares` of which cover the model axis (a.depth), and DOWN_ROWS, UP_ROWS: rows whose loads a
 // thread has in flight. TWO_STEPS: shares are summed by one block each and a second grid barrier
 // follows; else every block sums them all. `partial`: shares x tokens x rank; `summed`: rank x
-// NT. Dynamic shared memory: NT * kWorkers * WIDTH + pitch * (down_rows + rank) floats. Tiles of
+// NT. Dynamic shared memory: NT * kThreads * WIDTH + pitch * (down_rows + rank) floats. Tiles of
 // UP_SLOTS * WIDTH columns.
 template <typename T, int WIDTH, int NT, int DOWN_SLOTS, int DOWN_ROWS, int UP_SLOTS, int UP_ROWS,
           bool TWO_STEPS, bool NORM>
@@ -141,25 +138,15 @@ __global__ void __launch_bounds__(kThreads, 1)
                   const T* norm_weight, const T* k_pe, T* out0, T* out1, float* partial,
                   float* summed, unsigned long long* count, const __grid_constant__ Sizes a,
                   const __grid_constant__ Side down, int down_rows, int shares, float epsilon) {
-  constexpr int down_groups = kWorkers / DOWN_SLOTS, up_groups = kWorkers / UP_SLOTS;
+  constexpr int down_groups = kThreads / DOWN_SLOTS, up_groups = kThreads / UP_SLOTS;
   constexpr int down_columns = DOWN_SLOTS * WIDTH, up_columns = UP_SLOTS * WIDTH;
   constexpr int pitch = kPitch<NT>;
   extern __shared__ __align__(16) unsigned char memory[];
   const int rank = down.columns, tokens = static_cast<int>(a.tokens);
   float* const sums = reinterpret_cast<float*>(memory);
-  float* const latents = sums + NT * kWorkers * WIDTH;
+  float* const latents = sums + NT * kThreads * WIDTH;
   float* const inputs = latents + pitch * rank;
   const int tid = threadIdx.x;
-
-  if (tid >= kWorkers) {  // the grid barrier: nobody else stands still for it
-    for (int i = 0; i < (TWO_STEPS ? 2 : 1); ++i) {
-      asm volatile("bar.sync 1, 288;" ::: "memory");
-      if (tid == kWorkers) grid_barrier(count);
-      __syncwarp();
-      asm volatile("bar.arrive 2, 288;" ::: "memory");
-    }
-    return;
-  }
 
   wait_for_previous_kernel();
   const int groups = (rank + down_columns - 1) / down_columns;
@@ -181,7 +168,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   Values<T, 1> input[early];
 #pragma unroll
   for (int j = 0; j < early; ++j) {
-    const int i = tid + j * kWorkers;
+    const int i = tid + j * kThreads;
     input[j].clear();
     if (i < rows * tokens) input[j].load(input_at(i));
   }
@@ -211,13 +198,13 @@ __global__ void __launch_bounds__(kThreads, 1)
   };
 #pragma unroll
   for (int j = 0; j < early; ++j)
-    if (tid + j * kWorkers < rows * NT) put_input(tid + j * kWorkers, input[j][0]);
-  for (int i = tid + early * kWorkers; i < rows * NT; i += kWorkers)
+    if (tid + j * kThreads < rows * NT) put_input(tid + j * kThreads, input[j][0]);
+  for (int i = tid + early * kThreads; i < rows * NT; i += kThreads)
     put_input(i, i < rows * tokens ? widen(*input_at(i)) : 0.0f);
 
   float sum[NT][WIDTH];
   clear(sum);
-  workers_sync();
+  __syncthreads();
   down_strip.multiply(sum, inputs, down_group, down_groups, rows);
   for (int first = down_group + DOWN_ROWS * down_groups; first < rows;
        first += DOWN_ROWS * down_groups) {
@@ -225,16 +212,20 @@ __global__ void __launch_bounds__(kThreads, 1)
     down_strip.multiply(sum, inputs, first, down_groups, rows);
   }
   put_sums<NT, WIDTH, DOWN_SLOTS>(sums, sum);
-  workers_sync();
+  __syncthreads();
   if (share < shares) {
-    for (int i = tid; i < tokens * down_columns; i += kWorkers) {
+    for (int i = tid; i < tokens * down_columns; i += kThreads) {
       const int t = i / down_columns, r = column_group * down_columns + i % down_columns;
       const float total = total_of<NT, down_columns, down_groups>(sums, i);
       if (r < rank) partial[(static_cast<int64>(share) * tokens + t) * rank + r] = total;
     }
   }
-  asm volatile("bar.arrive 1, 288;" ::: "memory");
-  asm volatile("bar.sync 2, 288;" ::: "memory");
+  auto meet = [&]() {
+    __syncthreads();
+    if (tid == 0) grid_barrier(count);
+    __syncthreads();
+  };
+  meet();
 
   constexpr int helpers = 8;  // threads that share a sum
   const int many = tokens * rank;
@@ -249,23 +240,22 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (int d = 1; d < helpers; d *= 2) total += __shfl_xor_sync(~0u, total, d);
     return total;
   };
-  constexpr int at_once = kWorkers / helpers;
+  constexpr int at_once = kThreads / helpers;
   if constexpr (TWO_STEPS) {
     for (int base = blockIdx.x * at_once; base < NT * rank; base += gridDim.x * at_once) {
       const int i = base + tid / helpers, t = i / rank;
       const float total = sum_of_shares(i);
       if (tid % helpers == 0 && i < NT * rank) summed[(i - t * rank) * NT + t] = total;
     }
-    asm volatile("bar.arrive 1, 288;" ::: "memory");
-    asm volatile("bar.sync 2, 288;" ::: "memory");
+    meet();
     if constexpr (NT % 4 == 0) {
 #pragma unroll 8
-      for (int i = tid; i < NT / 4 * rank; i += kWorkers)
+      for (int i = tid; i < NT / 4 * rank; i += kThreads)
         *reinterpret_cast<float4*>(latents + i / (NT / 4) * pitch + i % (NT / 4) * 4) =
             load_fresh(summed + 4 * i);
     } else {
 #pragma unroll 8
-      for (int i = tid; i < NT * rank; i += kWorkers) latents[i] = load_fresh_one(summed + i);
+      for (int i = tid; i < NT * rank; i += kThreads) latents[i] = load_fresh_one(summed + i);
     }
   } else {
     for (int base = 0; base < NT * rank; base += at_once) {
@@ -274,10 +264,10 @@ __global__ void __launch_bounds__(kThreads, 1)
       if (tid % helpers == 0 && i < NT * rank) latents[(i - t * rank) * pitch + t] = total;
     }
   }
-  workers_sync();
+  __syncthreads();
   if constexpr (NORM) {
     const int lane = tid % 32;
-    for (int t = tid / 32; t < NT; t += kWorkers / 32) {
+    for (int t = tid / 32; t < NT; t += kThreads / 32) {
       float square = 0.0f;
       for (int r = lane; r < rank; r += 32) square += latents[r * pitch + t] * latents[r * pitch + t];
 #pragma unroll
@@ -285,7 +275,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       const float scale = 1.0f / sqrtf(square / rank + epsilon);
       for (int r = lane; r < rank; r += 32) latents[r * pitch + t] *= scale * widen(norm_weight[r]);
     }
-    workers_sync();
+    __syncthreads();
   }
 
   for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
@@ -300,16 +290,16 @@ __global__ void __launch_bounds__(kThreads, 1)
       up_strip.multiply(sum, latents, first, up_groups, rank);
     }
     put_sums<NT, WIDTH, UP_SLOTS>(sums, sum);
-    workers_sync();
+    __syncthreads();
     const bool second = tile >= a.tiles0;
     const int n0 = (second ? tile - a.tiles0 : tile) * up_columns;
     T* const out = second ? out1 : out0;
-    for (int i = tid; i < tokens * up_columns; i += kWorkers) {
+    for (int i = tid; i < tokens * up_columns; i += kThreads) {
       const int t = i / up_columns, n = n0 + i % up_columns;
       const float total = total_of<NT, up_columns, up_groups>(sums, i);
       if (n < side->columns) narrow(total, out[out_column(*side, n) + t * side->out_token]);
     }
-    if (!second) append_rope(a, k_pe, out0, 0, tokens, n0, up_columns, tid, kWorkers);
-    workers_sync();
+    if (!second) append_rope(a, k_pe, out0, 0, tokens, n0, up_columns, tid, kThreads);
+    __syncthreads();
   }
 }
