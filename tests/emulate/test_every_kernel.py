@@ -32,7 +32,7 @@ from kernelproof.ops.int8_attention.contract import PLAIN, Form
 from kernelproof.ops.int8_attention.reference import attend
 from kernelproof.ops.mla_kv import cuda as mla
 from kernelproof.ops.mla_kv import cuda_backward as mla_backward
-from kernelproof.ops.mla_kv import cuda_hopper, cuda_plan
+from kernelproof.ops.mla_kv import cuda_hopper, cuda_persistent, cuda_plan
 from kernelproof.ops.mla_kv.cuda_steps import Device
 
 SOURCES = Path(kernelproof.__file__).parent
@@ -188,6 +188,12 @@ def small_gpu(multiprocessors: int, **of_prefill: Any) -> Iterator[None]:
         cache.cache_clear()
 
 
+def mla_persistent(tile: tuple[int, int]) -> None:
+    chosen = functools.partial(cuda_persistent.persistent, tile=tile)
+    with mock.patch.object(cuda_plan, "persistent", chosen):
+        mla_of("persistent", (130, 72, 136, 136), BF16, norm=True, rope=8, multiprocessors=7)
+
+
 def wgmma_in_pairs() -> None:
     """Clusters of two blocks, an instance that benchmarks alone ask for."""
     with small_gpu(2, cluster=2):
@@ -290,6 +296,13 @@ CALLS: dict[str, list[Callable[[], None]]] = {
         lambda: mla_of("wgmma", (128, 264, 256, 72), BF16, norm=True, multiprocessors=1),
         wgmma_in_pairs,
     ],
+    # Fewer tokens than a tile and more, each way that weights lie, each shape of a tile, with the
+    # norm; one block that has no part of the first product, and more steps than stages.
+    "mla_kv_persistent": [
+        lambda: mla_of("persistent", (5, 200, 72, 72), F16, rope=8, multiprocessors=3),
+        lambda: mla_of("persistent", (70, 72, 136, 200), BF16, linear=True, multiprocessors=4),
+        *(lambda tile=tile: mla_persistent(tile) for tile in cuda_persistent.TILES),
+    ],
     "template_op_kernel": [template_op],
     "empty": [lambda: floor("empty", torch.zeros(1))],
     "stream_read": [lambda: floor_streams("stream_read")],
@@ -321,7 +334,7 @@ def test_mutations_reach_every_source_with_a_barrier(
 )
 def test_right_and_without_findings(name: str, number: int) -> None:
     torch.manual_seed(0)
-    recorder = Recorder(hopper=name in ("mla_kv_decode", "mla_kv_stream", "mla_kv_wgmma"))
+    recorder = Recorder(hopper=name in ("mla_kv_decode", "mla_kv_persistent", "mla_kv_stream", "mla_kv_wgmma"))
     with standing_in(recorder):
         CALLS[name][number]()
     results = recorder.taken()

@@ -14,6 +14,7 @@ from kernelproof.ops.mla_kv.cuda_operands import (
     down_side,
     packed_sizes,
 )
+from kernelproof.ops.mla_kv.cuda_persistent import persistent
 from kernelproof.ops.mla_kv.cuda_steps import (
     H200,
     Device,
@@ -204,7 +205,7 @@ def library(n: Operands) -> Plan | None:
     return Plan("library", tuple(steps), tuple(scratch), "no kernel of our own is faster here")
 
 
-DESIGNS = ("registers", "fused", "block", "decode", "stream", "wgmma", "library", "mma", "product")
+DESIGNS = ("registers", "fused", "block", "decode", "stream", "persistent", "wgmma", "library", "mma", "product")
 
 
 # Multiply-adds, weights and tokens below which mla_kv_mma beats the matrix library on an H200: its
@@ -245,6 +246,8 @@ def plan(n: Operands, device: Device = H200, design: str | None = None) -> Plan:
             chosen = decode(n, device)
         elif name == "stream":
             chosen = stream(n, device)
+        elif name == "persistent":
+            chosen = persistent(n, device)
         elif name == "wgmma":
             chosen = prefill(n, device, design is not None)
         elif name == "fused":
