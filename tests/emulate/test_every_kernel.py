@@ -277,12 +277,14 @@ CALLS: dict[str, list[Callable[[], None]]] = {
     ],
     # A last block with fewer tokens; rows of w_up that no thread has; more tokens than one batch.
     "mla_kv_token_gradients": [
-        lambda: mla_gradients(5, 24, 48, 16, 2), lambda: mla_gradients(7, 8, 52, 48, 7)
+        lambda: mla_gradients(5, 24, 48, 16, 2),
+        lambda: mla_gradients(7, 8, 52, 48, 7),
     ],
     "mla_kv_weight_gradients": [
-        lambda: mla_gradients(5, 8, 20, 16, 2), lambda: mla_gradients(130, 4, 96, 16, 17)
+        lambda: mla_gradients(5, 8, 20, 16, 2),
+        lambda: mla_gradients(130, 4, 96, 16, 17),
     ],
-    # One token, two and more, columns in quads and one at a time, each with more work than one pass.
+    # One token, two and more, columns in quads and one at a time, each with more than one pass.
     "mla_kv_stream": [
         lambda: mla_of("stream", (1, 100, 48, 72), F32, multiprocessors=3),
         lambda: mla_of("stream", (3, 300, 13, 21), F16, norm=True, rope=3, multiprocessors=2),
@@ -334,7 +336,9 @@ def test_mutations_reach_every_source_with_a_barrier(
 )
 def test_right_and_without_findings(name: str, number: int) -> None:
     torch.manual_seed(0)
-    recorder = Recorder(hopper=name in ("mla_kv_decode", "mla_kv_persistent", "mla_kv_stream", "mla_kv_wgmma"))
+    recorder = Recorder(
+        hopper=name in ("mla_kv_decode", "mla_kv_persistent", "mla_kv_stream", "mla_kv_wgmma")
+    )
     with standing_in(recorder):
         CALLS[name][number]()
     results = recorder.taken()

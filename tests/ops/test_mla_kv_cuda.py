@@ -173,7 +173,7 @@ def test_the_explanation_names_every_step() -> None:
     words = cuda.explain_cuda(*operands, **options).splitlines()
     assert words[0].startswith("wgmma: ") and len(words) == 4
     assert [w.split("<")[0].strip() for w in words[1:]] == [
-        "torch.mm: hidden @ w_down", "mla_kv_latent", "mla_kv_wgmma",
+        "matrix library: hidden @ w_down", "mla_kv_latent", "mla_kv_wgmma",
     ]  # fmt: skip
     empty = [operands[0][:0], *operands[1:]]
     options["k_pe"] = options["k_pe"][:0]

@@ -1,7 +1,7 @@
 """Matrix products by cuBLASLt, whose algorithm is named instead of guessed.
 
-PyTorch's products take the first algorithm that the library's heuristic proposes. On an H200 another
-of its proposals is up to 15 % faster (attempts.md). Values of enumerations are those of cublasLt.h.
+PyTorch's products take the first algorithm that the library's heuristic proposes. On an H200
+another of its proposals is up to 15 % faster (attempts.md). Values of enumerations are those of cublasLt.h.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class _Proposal(ctypes.Structure):
 
 class Form(NamedTuple):
     """``batches`` products (tokens, depth) @ (depth, columns) of the same tokens; strides in
-    elements. ``along_depth``: the weight lies contiguously along its depth. ``alignment``: bytes, of
-    every operand."""
+    elements. ``along_depth``: the weight lies contiguously along its depth. ``alignment``: bytes,
+    of every operand."""
 
     dtype: torch.dtype
     tokens: int
@@ -128,7 +128,11 @@ class Product:
         self._tokens = self._layout(kind, form.depth, form.tokens, form.token_stride)
         self._out = self._layout(kind, form.columns, form.tokens, form.out_stride)
         if form.batches > 1:
-            for layout, stride in ((self._weight, 0), (self._tokens, 0), (self._out, form.out_batch)):
+            for layout, stride in (
+                (self._weight, 0),
+                (self._tokens, 0),
+                (self._out, form.out_batch),
+            ):
                 count = ctypes.c_int32(form.batches)
                 _set("cublasLtMatrixLayoutSetAttribute", layout, _BATCH_COUNT, count)
                 step = ctypes.c_int64(stride)

@@ -46,15 +46,16 @@ def fits(
 
 
 def _pitch(tensor: Tensor, axes: int) -> int | None:
-    """Elements from one token to the next where its last ``axes`` lie contiguously and the others
-    are one; None where they do not."""
+    """Elements from one token to the next, where its last ``axes`` lie contiguously and the others
+    make one; else None."""
     shape, strides = tensor.shape, tensor.stride()
     step = 1
     for axis in range(tensor.dim() - 1, tensor.dim() - 1 - axes, -1):
         if shape[axis] != 1 and strides[axis] != step:
             return None
         step *= shape[axis]
-    merged = merged_dims(tuple(shape[: tensor.dim() - axes]), strides[: tensor.dim() - axes])
+    leading = tensor.dim() - axes
+    merged = merged_dims(tuple(shape[:leading]), strides[:leading])
     if len(merged) > 1:
         return None
     return merged[0][1] if merged else step

@@ -22,7 +22,9 @@ TILES = ((64, 64), (64, 128), (64, 256), (128, 128), (128, 256))
 _FILL, _MULTIPLY, _BETWEEN = 58, 4096, 600
 
 
-def choose_tile(tokens: int, columns: tuple[int, int], rank: int, device: Device) -> tuple[int, int]:
+def choose_tile(
+    tokens: int, columns: tuple[int, int], rank: int, device: Device
+) -> tuple[int, int]:
     """The tile with which the slowest multiprocessor ends first."""
 
     def clocks(tile: tuple[int, int]) -> float:

@@ -184,10 +184,12 @@ def _product(n: Operands, device: Device) -> Plan:
     return Plan("product", tuple(launches), tuple(scratch), "one tiled product after the other")
 
 
-def library(n: Operands) -> Plan | None:
+def library(n: Operands, device: Device) -> Plan | None:
     """The matrix library for all products, or None where its results do not lie as ours."""
-    if n.dtype not in (torch.float16, torch.bfloat16) or n.rope or not n.rank:
+    if n.dtype == torch.float64 or n.rope or not n.rank:
         return None
+    if n.dtype == torch.float32 and not device.cublaslt:
+        return None  # the accuracy of PyTorch's products is a global setting
     if not all(w.merged and w.columns for w in n.up):
         return None
     count = n.tokens * n.rank
@@ -197,15 +199,28 @@ def library(n: Operands) -> Plan | None:
     if n.norm:
         scratch.append(("partial", count, n.dtype))
         steps.append(latent_launch(n, 1, n.dtype, n.dtype))
-    for part, weight in enumerate(("w_up_k", "w_up_v")):
-        if n.layout == "stacked":
-            steps.append(Library("latent", weight, "out0", part))
-        else:
-            steps.append(Library("latent", weight, f"out{part}"))
+    k, v = n.up
+    if n.layout == "stacked" and (k.row, k.column) == (v.row, v.column):
+        steps.append(Library("latent", "w_up_k", "out0", both=True))
+    elif n.layout == "stacked":
+        steps += [Library("latent", name, "out0", i) for i, name in enumerate(("w_up_k", "w_up_v"))]
+    else:
+        steps += [Library("latent", "w_up_k", "out0"), Library("latent", "w_up_v", "out1")]
     return Plan("library", tuple(steps), tuple(scratch), "no kernel of our own is faster here")
 
 
-DESIGNS = ("registers", "fused", "block", "decode", "stream", "persistent", "wgmma", "library", "mma", "product")
+DESIGNS = (
+    "registers",
+    "fused",
+    "block",
+    "decode",
+    "stream",
+    "persistent",
+    "wgmma",
+    "library",
+    "mma",
+    "product",
+)
 
 
 # Multiply-adds, weights and tokens below which mla_kv_mma beats the matrix library on an H200: its
@@ -253,7 +268,7 @@ def plan(n: Operands, device: Device = H200, design: str | None = None) -> Plan:
         elif name == "fused":
             chosen = _fused(n, device, design is not None)
         elif name == "library":
-            chosen = library(n)
+            chosen = library(n, device)
         elif name == "mma":
             chosen = mma(n, device)
         elif name == "product":

@@ -30,7 +30,9 @@ def stream(n: Operands, device: Device) -> Plan | None:
     tokens = next(t for t in (1, 2, 4, 8, 16) if t >= n.tokens)
     down_slots = _slots(n.rank, width, device.multiprocessors // 8)
     groups = ceil_div(n.rank, down_slots * width)
-    shares = max(1, min(device.multiprocessors // groups, ceil_div(n.model, _THREADS // down_slots)))
+    shares = max(
+        1, min(device.multiprocessors // groups, ceil_div(n.model, _THREADS // down_slots))
+    )
     down_rows = ceil_div(n.model, shares)
     shares = ceil_div(n.model, down_rows)
     most = max(up.columns for up in n.up)
