@@ -305,6 +305,11 @@ CALLS: dict[str, list[Callable[[], None]]] = {
         lambda: mla_of("persistent", (70, 72, 136, 200), BF16, linear=True, multiprocessors=4),
         *(lambda tile=tile: mla_persistent(tile) for tile in cuda_persistent.TILES),
     ],
+    # Blocks of 64 tokens and of 128, each with more than one unit, and more steps than stages.
+    "mla_kv_narrow": [
+        lambda: mla_of("narrow", (5, 456, 72, 72), F16, norm=True, rope=8, multiprocessors=3),
+        lambda: mla_of("narrow", (130, 72, 8, 264), BF16, linear=True, multiprocessors=1),
+    ],
     "template_op_kernel": [template_op],
     "empty": [lambda: floor("empty", torch.zeros(1))],
     "stream_read": [lambda: floor_streams("stream_read")],
@@ -337,7 +342,7 @@ def test_mutations_reach_every_source_with_a_barrier(
 def test_right_and_without_findings(name: str, number: int) -> None:
     torch.manual_seed(0)
     recorder = Recorder(
-        hopper=name in ("mla_kv_decode", "mla_kv_persistent", "mla_kv_stream", "mla_kv_wgmma")
+        hopper=name in ("mla_kv_decode", "mla_kv_narrow", "mla_kv_persistent", "mla_kv_stream", "mla_kv_wgmma")
     )
     with standing_in(recorder):
         CALLS[name][number]()

@@ -8,6 +8,7 @@ import torch
 
 from kernelproof.ops.mla_kv.cuda_hopper import decode, prefill
 from kernelproof.ops.mla_kv.cuda_mma import Product, block_plan, mma, products
+from kernelproof.ops.mla_kv.cuda_narrow import narrow
 from kernelproof.ops.mla_kv.cuda_operands import (
     C_TYPES,
     Operands,
@@ -261,6 +262,8 @@ def plan(n: Operands, device: Device = H200, design: str | None = None) -> Plan:
             chosen = decode(n, device)
         elif name == "stream":
             chosen = stream(n, device)
+        elif name == "narrow":
+            chosen = narrow(n, device)
         elif name == "persistent":
             chosen = persistent(n, device)
         elif name == "wgmma":

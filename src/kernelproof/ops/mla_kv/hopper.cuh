@@ -152,6 +152,23 @@ __device__ __forceinline__ void product_async(float (&d)[LENGTH], unsigned long 
       : "l"(a), "l"(b), "r"(add), "n"(B_ALONG_N)); \
 }
 
+// The same with a in registers: a[0] has columns 2 (lane % 4) and the next one of row lane / 4, a[1]
+// those of 8 rows further, a[2] and a[3] of 8 columns further.
+#define KERNELPROOF_PRODUCT_REGISTERS(TYPE, VALUE, N, LENGTH, LIST, A, B, ADD, ALONG, ...) \
+template <int B_ALONG_N> \
+__device__ __forceinline__ void product_async(float (&d)[LENGTH], const unsigned (&a)[4], \
+                                              unsigned long long b, int add, VALUE) { \
+  asm volatile( \
+      "{\n" \
+      ".reg .pred p;\n" \
+      "setp.ne.b32 p, " ADD ", 0;\n" \
+      "wgmma.mma_async.sync.aligned.m64n" N "k16.f32." TYPE "." TYPE " {" LIST "}, {" A "}, " B \
+      ", p, 1, 1, " ALONG ";\n" \
+      "}" \
+      : __VA_ARGS__ \
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(B_ALONG_N)); \
+}
+
 #define KERNELPROOF_LIST "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 #define KERNELPROOF_SUMS "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), \
   "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), \
@@ -173,8 +190,14 @@ KERNELPROOF_PRODUCT("bf16", __nv_bfloat16, "32", 16, KERNELPROOF_LIST, "%16", "%
   "+f"(d[31])
 KERNELPROOF_PRODUCT("f16", __half, "64", 32, KERNELPROOF_LIST, "%32", "%33", "%34",
                     "%35", KERNELPROOF_SUMS)
+KERNELPROOF_PRODUCT_REGISTERS("f16", __half, "64", 32, KERNELPROOF_LIST,
+                              "%32, %33, %34, %35", "%36", "%37", "%38",
+                              KERNELPROOF_SUMS)
 KERNELPROOF_PRODUCT("bf16", __nv_bfloat16, "64", 32, KERNELPROOF_LIST, "%32", "%33", "%34",
                     "%35", KERNELPROOF_SUMS)
+KERNELPROOF_PRODUCT_REGISTERS("bf16", __nv_bfloat16, "64", 32, KERNELPROOF_LIST,
+                              "%32, %33, %34, %35", "%36", "%37", "%38",
+                              KERNELPROOF_SUMS)
 #undef KERNELPROOF_LIST
 #undef KERNELPROOF_SUMS
 
@@ -194,8 +217,14 @@ KERNELPROOF_PRODUCT("bf16", __nv_bfloat16, "64", 32, KERNELPROOF_LIST, "%32", "%
   "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
 KERNELPROOF_PRODUCT("f16", __half, "128", 64, KERNELPROOF_LIST, "%64", "%65", "%66",
                     "%67", KERNELPROOF_SUMS)
+KERNELPROOF_PRODUCT_REGISTERS("f16", __half, "128", 64, KERNELPROOF_LIST,
+                              "%64, %65, %66, %67", "%68", "%69", "%70",
+                              KERNELPROOF_SUMS)
 KERNELPROOF_PRODUCT("bf16", __nv_bfloat16, "128", 64, KERNELPROOF_LIST, "%64", "%65", "%66",
                     "%67", KERNELPROOF_SUMS)
+KERNELPROOF_PRODUCT_REGISTERS("bf16", __nv_bfloat16, "128", 64, KERNELPROOF_LIST,
+                              "%64, %65, %66, %67", "%68", "%69", "%70",
+                              KERNELPROOF_SUMS)
 #undef KERNELPROOF_LIST
 #undef KERNELPROOF_SUMS
 
@@ -236,3 +265,4 @@ KERNELPROOF_PRODUCT("bf16", __nv_bfloat16, "256", 128, KERNELPROOF_LIST, "%128",
 #undef KERNELPROOF_SUMS
 
 #undef KERNELPROOF_PRODUCT
+#undef KERNELPROOF_PRODUCT_REGISTERS
