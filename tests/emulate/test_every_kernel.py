@@ -191,7 +191,7 @@ def small_gpu(multiprocessors: int, **of_prefill: Any) -> Iterator[None]:
 def mla_persistent(tile: tuple[int, int]) -> None:
     chosen = functools.partial(cuda_persistent.persistent, tile=tile)
     with mock.patch.object(cuda_plan, "persistent", chosen):
-        mla_of("persistent", (130, 72, 136, 136), BF16, norm=True, rope=8, multiprocessors=7)
+        mla_of("persistent", (66, 72, 72, 72), BF16, norm=True, multiprocessors=2)
 
 
 def wgmma_in_pairs() -> None:
@@ -301,9 +301,9 @@ CALLS: dict[str, list[Callable[[], None]]] = {
     # Fewer tokens than a tile and more, each way that weights lie, each shape of a tile, with the
     # norm; one block that has no part of the first product, and more steps than stages.
     "mla_kv_persistent": [
-        lambda: mla_of("persistent", (5, 200, 72, 72), F16, rope=8, multiprocessors=3),
-        lambda: mla_of("persistent", (70, 72, 136, 200), BF16, linear=True, multiprocessors=4),
-        *(lambda tile=tile: mla_persistent(tile) for tile in cuda_persistent.TILES),
+        lambda: mla_of("persistent", (5, 200, 72, 72), F16, rope=8, multiprocessors=2),
+        lambda: mla_of("persistent", (66, 72, 72, 72), BF16, linear=True, multiprocessors=3),
+        *(lambda tile=tile: mla_persistent(tile) for tile in ((64, 64), (64, 256), (128, 128))),
     ],
     # Blocks of 64 tokens and of 128, each with more than one unit, and more steps than stages.
     "mla_kv_narrow": [

@@ -138,10 +138,11 @@ struct DecodeShape {
 // tokens at most 8 * NT and at most LATENTS. TWO_STEPS: blocks first sum the shares of one token
 // each, and a second grid barrier follows; else every block sums all. NORM: norm_weight is used.
 // `partial`: SPLITS x tokens x RANK; `summed`: tokens x RANK. Maps: (column of a head, head, depth),
-// boxes of 64 x 1 x 32, 128-byte swizzle; `fold` columns make a head. With fewer than eight
+// boxes of 64 x 1 x 32, 128-byte swizzle; `fold` columns make a head. FLAT: without the axis of heads.
+// KEPT: steps of w_up that wait in registers at the grid barrier. With fewer than eight
 // COLUMN_WARPS the grid has a block for every tile.
 template <typename T, int MODEL, int RANK, int SPLITS, int COLUMN_WARPS, int NT, int LATENTS,
-          bool TWO_STEPS, bool NORM, bool K_MAJOR, int SLOTS, int WINDOW>
+          bool TWO_STEPS, bool NORM, bool K_MAJOR, bool FLAT, int SLOTS, int WINDOW, int KEPT>
 __global__ void __launch_bounds__(kThreads, 1)
     mla_kv_decode(const T* hidden, const T* w_down, const __grid_constant__ TensorMap w0_map,
                   const __grid_constant__ TensorMap w1_map, const T* norm_weight, const T* k_pe,
@@ -164,21 +165,23 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (warp == kWorkers + 1) {  // copies: one lane for each worker warp
     // One lane, which is slow, and that is as well: copies that start before those of w_down hold
     // them up (11.5 instead of 9.1 us for one token).
-#ifdef GATE
-    for (int i = lane; i < 2 * kWorkers * SLOTS + 1; i += 32) barrier_init(full + 8 * i, 1);
-    barrier_init_done();
-    __syncwarp();
-    asm volatile("bar.arrive 4, 320;" ::: "memory");
-    asm volatile("bar.sync 5, 288;" ::: "memory");
-#else
     if (lane == 0) {
       for (int i = 0; i < 2 * kWorkers * SLOTS + 1; ++i) barrier_init(full + 8 * i, 1);
       barrier_init_done();
     }
     __syncwarp();
     asm volatile("bar.arrive 4, 320;" ::: "memory");
-#endif
     wait_for_previous_kernel();
+#ifdef DELAY
+    {
+      const unsigned start = clock();
+      while (clock() - start < DELAY) {
+      }
+    }
+#endif
+#ifdef ARRIVED
+    asm volatile("bar.sync 5, 288;" ::: "memory");
+#endif
     if (lane < kWorkers) {
       const unsigned my_full = full + 8 * SLOTS * lane, my_empty = empty + 8 * SLOTS * lane;
       const unsigned my_slots = base + lane * SLOTS * kSlotBytes;
@@ -188,7 +191,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         const bool second = tile >= a.tiles0;
         const int fold = second ? fold1 : fold0;
         const int n = (second ? tile - a.tiles0 : tile) * S::columns + lane % COLUMN_WARPS * 64;
-        const int head = n / fold, d = n - head * fold;
+        const int head = FLAT ? 0 : n / fold, d = FLAT ? n : n - head * fold;
         const TensorMap* map = second ? &w1_map : &w0_map;
 #pragma unroll
         for (int s = 0; s < S::up_steps; ++s) {
@@ -201,7 +204,11 @@ __global__ void __launch_bounds__(kThreads, 1)
           if (q >= SLOTS) barrier_wait(my_empty + 8 * slot, (q / SLOTS - 1) & 1);
           barrier_expect(my_full + 8 * slot, kSlotBytes);
           const unsigned to = my_slots + slot * kSlotBytes;
-          if constexpr (K_MAJOR)
+          if constexpr (FLAT && K_MAJOR)
+            load_box(to, map, row0 + 32 * s, d, my_full + 8 * slot);
+          else if constexpr (FLAT)
+            load_box(to, map, d, row0 + 32 * s, my_full + 8 * slot);
+          else if constexpr (K_MAJOR)
             load_box(to, map, row0 + 32 * s, d, head, my_full + 8 * slot);
           else
             load_box(to, map, d, head, row0 + 32 * s, my_full + 8 * slot);
@@ -299,12 +306,9 @@ __global__ void __launch_bounds__(kThreads, 1)
                      : "memory");
       }
     }
-#ifdef GATE
-    asm volatile("cp.async.commit_group;" ::: "memory");
-    asm volatile("bar.arrive 5, 288;" ::: "memory");
-    asm volatile("cp.async.wait_group 0;" ::: "memory");
-#else
     asm volatile("cp.async.commit_group;\n\tcp.async.wait_group 0;" ::: "memory");
+#ifdef ARRIVED
+    asm volatile("bar.arrive 5, 288;" ::: "memory");
 #endif
     __syncwarp();
 #pragma unroll
@@ -359,6 +363,34 @@ __global__ void __launch_bounds__(kThreads, 1)
   asm volatile("bar.arrive 1, 288;" ::: "memory");
   asm volatile("bar.sync 4, 320;" ::: "memory");  // the mbarriers exist, and all slots are free
   if (tid == 0) barrier_arrive(first_done);
+  // The first steps of w_up wait in registers, and their slots take the next ones.
+  const unsigned my_full = full + 8 * SLOTS * warp, my_empty = empty + 8 * SLOTS * warp;
+  auto read_box = [&](uint4 (&w)[8], int slot) {
+    const unsigned box = ring + slot * kSlotBytes;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      if constexpr (K_MAJOR) {  // rows of 64 bytes, swizzled over 64
+        const int row = 8 * i + g;
+        w[i] = load_shared(box + row * 64 + ((t ^ (row >> 1 & 3)) << 4));
+      } else {
+        const int row = i / 4 * 16 + 2 * t + i % 2 + i / 2 % 2 * 8;
+        w[i] = load_shared(box + row * 128 + ((g ^ (row & 7)) << 4));
+      }
+    }
+  };
+  constexpr int kept = S::one_tile ? KEPT : 0;
+  uint4 first_steps[kept > 0 ? kept : 1][8];
+#pragma unroll
+  for (int s = 0; s < kept; ++s) {
+    constexpr int first = S::down_slots;
+    if (static_cast<int>(blockIdx.x) >= tiles) break;
+    barrier_wait(my_full + 8 * ((s + first) % SLOTS), s / SLOTS & 1);
+    read_box(first_steps[s], (s + first) % SLOTS);
+    if (s + SLOTS < S::up_steps) {
+      __syncwarp();
+      if (lane == 0) barrier_arrive(my_empty + 8 * ((s + first) % SLOTS));
+    }
+  }
   asm volatile("bar.sync 2, 288;" ::: "memory");
 
   // Latents in shared memory.
@@ -482,7 +514,6 @@ __global__ void __launch_bounds__(kThreads, 1)
   workers_sync();
 
   const int column_warp = warp % COLUMN_WARPS, depth_warp = warp / COLUMN_WARPS;
-  const unsigned my_full = full + 8 * SLOTS * warp, my_empty = empty + 8 * SLOTS * warp;
   int q0 = 0;
   for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x, q0 += S::up_steps) {
     clear(sum);
@@ -498,23 +529,18 @@ __global__ void __launch_bounds__(kThreads, 1)
           b[n] = load_shared(base + SLOTS * kWorkers * kSlotBytes + token * S::latent_pitch +
                              (depth_warp * S::up_steps + s) * 64 + t * 16);
       }
-      const int slot = (q + S::down_slots) % SLOTS;
-      const unsigned box = ring + slot * kSlotBytes;
-      barrier_wait(my_full + 8 * slot, q / SLOTS & 1);
       uint4 w[8];
+      if (s < kept) {
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        if constexpr (K_MAJOR) {  // rows of 64 bytes, swizzled over 64
-          const int row = 8 * i + g;
-          w[i] = load_shared(box + row * 64 + ((t ^ (row >> 1 & 3)) << 4));
-        } else {
-          const int row = i / 4 * 16 + 2 * t + i % 2 + i / 2 % 2 * 8;
-          w[i] = load_shared(box + row * 128 + ((g ^ (row & 7)) << 4));
+        for (int i = 0; i < 8; ++i) w[i] = first_steps[s < kept ? s : 0][i];
+      } else {
+        const int slot = (q + S::down_slots) % SLOTS;
+        barrier_wait(my_full + 8 * slot, q / SLOTS & 1);
+        read_box(w, slot);
+        if (!S::one_tile || s + SLOTS < S::up_steps) {  // there will be another copy
+          __syncwarp();
+          if (lane == 0) barrier_arrive(my_empty + 8 * slot);
         }
-      }
-      if (!S::one_tile || s + SLOTS < S::up_steps) {  // there will be another copy
-        __syncwarp();
-        if (lane == 0) barrier_arrive(my_empty + 8 * slot);
       }
       if constexpr (K_MAJOR) {
 #pragma unroll
