@@ -307,8 +307,8 @@ CALLS: dict[str, list[Callable[[], None]]] = {
     ],
     # Blocks of 64 tokens and of 128, each with more than one unit, and more steps than stages.
     "mla_kv_narrow": [
-        lambda: mla_of("narrow", (5, 456, 72, 72), F16, norm=True, rope=8, multiprocessors=3),
-        lambda: mla_of("narrow", (130, 72, 8, 264), BF16, linear=True, multiprocessors=1),
+        lambda: mla_of("narrow", (5, 456, 72, 72), F16, norm=True, rope=8, multiprocessors=4),
+        lambda: mla_of("narrow", (260, 72, 8, 136), BF16, linear=True, multiprocessors=2),
     ],
     "template_op_kernel": [template_op],
     "empty": [lambda: floor("empty", torch.zeros(1))],

@@ -13,11 +13,14 @@ _STAGED_BYTES, _SHARED_LIMIT = 8 * 4096, 226 * 1024
 _RANK = 128
 
 
-def narrow(n: Operands, device: Device, tokens: int | None = None) -> Plan | None:
+def narrow(
+    n: Operands, device: Device, tokens: int | None = None, cluster: int = 2
+) -> Plan | None:
     """mla_kv_narrow, or None where it does not fit.
 
     Args:
         tokens: of a block, 64 or 128, instead of those that are chosen.
+        cluster: blocks that share the loads of weights, 1 or 2.
     """
     if device.capability[0] != 9 or n.dtype not in (torch.float16, torch.bfloat16):
         return None
@@ -33,15 +36,17 @@ def narrow(n: Operands, device: Device, tokens: int | None = None) -> Plan | Non
     counts = tile_counts(n.tokens, n.sides(), (tokens, _COLUMNS))
     column_tiles = counts[1] + counts[2]
     # More chunks repeat the first product, which costs little while there are idle multiprocessors.
-    chunks = max(1, min(column_tiles, device.multiprocessors // counts[0]))
+    pairs = ceil_div(counts[0], cluster)
+    room = device.multiprocessors // cluster
+    chunks = max(1, min(column_tiles, room // pairs))
     chunk_tiles = ceil_div(column_tiles, chunks)
-    units = counts[0] * ceil_div(column_tiles, chunk_tiles)
+    units = pairs * ceil_div(column_tiles, chunk_tiles)
     rank = 64 if n.rank <= 64 else 128
     stage_bytes = max((tokens + rank) * _DEPTH * 2, rank * _COLUMNS * 2)
     stages = (_SHARED_LIMIT - _STAGED_BYTES - 1024) // stage_bytes
     flags = f"{str(n.up[0].along_depth).lower()}, {str(n.down.along_depth).lower()}"
     name = (
-        f"mla_kv_narrow<{C_TYPES[n.dtype]}, {tokens}, {rank}, {stages}, {flags}>"
+        f"mla_kv_narrow<{C_TYPES[n.dtype]}, {tokens}, {rank}, {stages}, {cluster}, {flags}>"
     )
     sizes = packed_sizes(n.hidden, n.model, n.model, n.sides(), counts, n.size, n.k_pe)
     x_map = Map("hidden", (n.model, n.tokens), (n.hidden.inner_stride * n.size,), (64, 64))
@@ -52,7 +57,7 @@ def narrow(n: Operands, device: Device, tokens: int | None = None) -> Plan | Non
         float(n.epsilon),
     )  # fmt: skip
     shared = stages * stage_bytes + _STAGED_BYTES + 1024
-    grid = min(units, device.multiprocessors)
-    launch = Launch("kernel_narrow.cu", name, args, grid, _THREADS, shared)
+    grid = cluster * min(units, room)
+    launch = Launch("kernel_narrow.cu", name, args, grid, _THREADS, shared, cluster=cluster)
     why = "a small rank: one launch, latents stay in registers between the products"
     return Plan("narrow", (launch,), (), why)

@@ -393,6 +393,9 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   asm volatile("bar.sync 2, 288;" ::: "memory");
 
+#ifdef TRIGGER
+  let_next_kernel_start();
+#endif
   // Latents in shared memory.
   if constexpr (TWO_STEPS) {
     // 16 threads a quad of columns, each a part of the shares.

@@ -24,7 +24,9 @@ __device__ __forceinline__ unsigned packed(float a, float b, __nv_bfloat16) {
 // a.depth -> `rank`. A block takes units in turn: tiles of tokens first, then chunks of
 // `chunk_tiles` tiles of 128 columns, those of side 0 before those of side 1. rank is a multiple of
 // 8. norm_weight may be null.
-template <typename T, int BM, int RANK, int STAGES, bool K_MAJOR, bool DOWN_K_MAJOR>
+// CLUSTER: 2 has pairs of blocks take neighbouring tiles of tokens, and each load half of the weights
+// for both.
+template <typename T, int BM, int RANK, int STAGES, int CLUSTER, bool K_MAJOR, bool DOWN_K_MAJOR>
 __global__ void __launch_bounds__(kThreads, 1)
     mla_kv_narrow(const __grid_constant__ TensorMap x_map,
                   const __grid_constant__ TensorMap down_map,
@@ -43,14 +45,19 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x == 0) {
     for (int s = 0; s < STAGES; ++s) {
       barrier_init(full + 8 * s, 1);
-      barrier_init(empty + 8 * s, 2);
+      barrier_init(empty + 8 * s, 2 * CLUSTER);
     }
     barrier_init_done();
   }
   __syncthreads();
+  if (CLUSTER > 1) cluster_sync();
+  const unsigned peer = CLUSTER > 1 ? cluster_rank() : 0;
   const int column_tiles = a.tiles0 + a.tiles1;
   const int chunks = (column_tiles + chunk_tiles - 1) / chunk_tiles;
-  const int units = a.token_tiles * chunks;
+  // A unit here is that of a cluster.
+  const int token_tiles = (a.token_tiles + CLUSTER - 1) / CLUSTER, units = token_tiles * chunks;
+  const int unit0 = blockIdx.x / CLUSTER, unit_step = gridDim.x / CLUSTER;
+  auto tile_of = [&](int unit) { return unit % token_tiles * CLUSTER + static_cast<int>(peer); };
   const int down_steps = static_cast<int>((a.depth + kDepth - 1) / kDepth);
   const int group = threadIdx.x / 128;
   let_next_kernel_start();
@@ -72,8 +79,15 @@ __global__ void __launch_bounds__(kThreads, 1)
       auto advance = [&]() {
         if (++stage == STAGES) stage = 0, parity ^= 1;
       };
-      for (int unit = blockIdx.x; unit < units; unit += gridDim.x) {
-        const int token = unit % a.token_tiles * BM, chunk = unit / a.token_tiles;
+      // Of the boxes of weights of a stage, every other one, for both blocks.
+      auto load_weights = [&](int i, unsigned to, const TensorMap* map, int x, int y, int z) {
+        if (CLUSTER == 1)
+          load_box(to, map, x, y, z, full + 8 * stage);
+        else if ((i + stage) % 2 == static_cast<int>(peer))
+          load_box_to(to, map, x, y, z, full + 8 * stage, 3);
+      };
+      for (int unit = unit0; unit < units; unit += unit_step) {
+        const int token = tile_of(unit) * BM, chunk = unit / token_tiles;
         for (int step = 0; step < down_steps; ++step) {
           const unsigned to = next_stage(down_bytes), barrier = full + 8 * stage;
           const int k = step * kDepth;
@@ -82,8 +96,8 @@ __global__ void __launch_bounds__(kThreads, 1)
             load_box(to + i * 8192, &x_map, k, token + 64 * i, barrier);
 #pragma unroll
           for (int i = 0; i < RANK / 64; ++i)
-            load_box(to + token_bytes + i * 8192, &down_map, DOWN_K_MAJOR ? k : 64 * i,
-                     DOWN_K_MAJOR ? 64 * i : 0, DOWN_K_MAJOR ? 0 : k, barrier);
+            load_weights(i, to + token_bytes + i * 8192, &down_map, DOWN_K_MAJOR ? k : 64 * i,
+                         DOWN_K_MAJOR ? 64 * i : 0, DOWN_K_MAJOR ? 0 : k);
           advance();
         }
         const int end = min((chunk + 1) * chunk_tiles, column_tiles);
@@ -91,44 +105,50 @@ __global__ void __launch_bounds__(kThreads, 1)
           const bool second = c >= a.tiles0;
           const int fold = second ? fold1 : fold0;
           const TensorMap* const map = second ? &w1_map : &w0_map;
-          const unsigned to = next_stage(up_bytes), barrier = full + 8 * stage;
+          const unsigned to = next_stage(up_bytes);
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
             const int n = (second ? c - a.tiles0 : c) * kColumns + 64 * i;
             const int head = n / fold, d = n - head * fold;
 #pragma unroll
             for (int k = 0; k < RANK; k += kDepth)
-              load_box(to + k * (kColumns * 2) + i * 8192, map, K_MAJOR ? k : d, K_MAJOR ? d : head,
-                       K_MAJOR ? head : k, barrier);
+              load_weights(i, to + k * (kColumns * 2) + i * 8192, map, K_MAJOR ? k : d,
+                           K_MAJOR ? d : head, K_MAJOR ? head : k);
           }
           advance();
         }
       }
     } else if (threadIdx.x >= 32 && a.rope != 0) {
-      for (int unit = blockIdx.x; unit < units; unit += gridDim.x) {
-        const int chunk = unit / a.token_tiles;
-        const int64 first = static_cast<int64>(unit % a.token_tiles) * BM;
-        const int count = static_cast<int>(min(static_cast<int64>(BM), a.tokens - first));
+      for (int unit = unit0; unit < units; unit += unit_step) {
+        const int chunk = unit / token_tiles;
+        const int64 first = static_cast<int64>(tile_of(unit)) * BM;
+        const int count =
+            static_cast<int>(max(min(static_cast<int64>(BM), a.tokens - first), 0ll));
         const int end = min((chunk + 1) * chunk_tiles, a.tiles0);
         for (int c = chunk * chunk_tiles; c < end; ++c)
           append_rope(a, k_pe, out0, first, count, c * kColumns, kColumns, threadIdx.x - 32, 96);
       }
     }
-    return;
-  }
-
+  } else {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
   const int consumer = group - 1, lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
-  const bool leader = threadIdx.x % 128 == 0;
+  auto release = [&](int of) {
+    const unsigned thread = threadIdx.x % 128;
+    if (CLUSTER > 1) {
+      if (thread < CLUSTER) barrier_arrive_at(empty + 8 * of, thread);
+    } else if (thread == 0) {
+      barrier_arrive(empty + 8 * of);
+    }
+  };
   const unsigned staged = base + STAGES * stage_bytes + (consumer * 4 + warp) * kStagedBytes;
   int stage = 0, parity = 0, last = 0;
   auto advance = [&]() {
     last = stage;
     if (++stage == STAGES) stage = 0, parity ^= 1;
   };
-  for (int unit = blockIdx.x; unit < units; unit += gridDim.x) {
-    const int chunk = unit / a.token_tiles;
-    const int64 first = static_cast<int64>(unit % a.token_tiles) * BM +
+  for (int unit = unit0; unit < units; unit += unit_step) {
+    const int chunk = unit / token_tiles;
+    const int64 first = static_cast<int64>(tile_of(unit)) * BM +
                         (BM == 128 ? consumer * 64 : 0) + warp * 16;
     const int rows = static_cast<int>(max(min(static_cast<int64>(16), a.tokens - first), 0ll));
     unsigned latents[RANK / 16][4];
@@ -148,13 +168,13 @@ __global__ void __launch_bounds__(kThreads, 1)
         product_commit();
         if (step > 0) {
           product_wait<1>();
-          if (leader) barrier_arrive(empty + 8 * last);
+          release(last);
         }
         advance();
       }
       product_wait<0>();
       product_ready(d);
-      if (leader) barrier_arrive(empty + 8 * last);
+      release(last);
       // This lane has columns 8 i + 2 (lane % 4) and the next one of rows lane / 4 and 8 more.
       if (norm_weight != nullptr) {
         float square[2] = {0.0f, 0.0f};
@@ -197,7 +217,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       advance();
       product_wait<0>();
       product_ready(d);
-      if (leader) barrier_arrive(empty + 8 * last);
+      release(last);
       __syncwarp();
 #pragma unroll
       for (int j = 0; j < own / 16; ++j) {
@@ -224,5 +244,10 @@ __global__ void __launch_bounds__(kThreads, 1)
         }
       }
     }
+  }
+  }
+  if (CLUSTER > 1) {  // nobody leaves while the other may still write here
+    __syncwarp();
+    cluster_sync();
   }
 }

@@ -31,7 +31,6 @@ __device__ __forceinline__ void consumers_sync() {
 
 // What one block has written, all blocks see afterwards, also through the copy engine.
 __device__ __forceinline__ void meet(unsigned long long* count) {
-  asm volatile("fence.proxy.async;" ::: "memory");
   consumers_sync();
   if (threadIdx.x == 128) grid_barrier(count);
   consumers_sync();
@@ -150,6 +149,11 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (group == 0) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
     if (threadIdx.x == 0) {
+      prefetch_map(&x_map);
+      prefetch_map(&down_map);
+      prefetch_map(&w0_map);
+      prefetch_map(&w1_map);
+      prefetch_map(&latent_map);
       constexpr int boxes = BN / 64;
       const TensorMap* map = nullptr;
       int d[boxes], head[boxes];
@@ -268,6 +272,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int all_warps = gridDim.x * (kConsumers / 32);
   sum_latents<T, NORM, NORM ? PASSES : 1>(partial, latent, norm_weight, tokens, rank, splits, epsilon,
                                           (consumer * 4 + warp) * gridDim.x + blockIdx.x, all_warps);
+  asm volatile("fence.proxy.async;" ::: "memory");  // the copy engine reads them next
   meet(count);
   if (threadIdx.x == 128) barrier_arrive(summed);
 

@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(kThreads, 1)
                                ? w_down + k0 * down.row + weight_column(down, down_column)
                                : nullptr;
   // The first of the inputs are asked for before the weights, which are many.
-  constexpr int early = 8;
+  constexpr int early = NT >= 8 ? 16 : 8;
   auto input_at = [&](int i) {
     const int t = i / rows, k = i - t * rows;
     return hidden + token_start(t, a.inner, a.outer_stride, a.inner_stride) +
@@ -258,10 +258,20 @@ __global__ void __launch_bounds__(kThreads, 1)
       for (int i = tid; i < NT * rank; i += kThreads) latents[i] = load_fresh_one(summed + i);
     }
   } else {
-    for (int base = 0; base < NT * rank; base += at_once) {
-      const int i = base + tid / helpers, t = i / rank;
-      const float total = sum_of_shares(i);
-      if (tid % helpers == 0 && i < NT * rank) latents[(i - t * rank) * pitch + t] = total;
+    for (int i = tid; i < NT * rank; i += kThreads) {
+      const int t = i / rank;
+      float total = 0.0f;
+      for (int s0 = 0; s0 < shares; s0 += 16) {
+        float part[16];
+#pragma unroll
+        for (int s = 0; s < 16; ++s)
+          part[s] = i < many && s0 + s < shares
+                        ? load_fresh_one(partial + static_cast<int64>(s0 + s) * many + i)
+                        : 0.0f;
+#pragma unroll
+        for (int s = 0; s < 16; ++s) total += part[s];
+      }
+      latents[(i - t * rank) * pitch + t] = total;
     }
   }
   __syncthreads();
