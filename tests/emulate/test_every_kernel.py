@@ -342,7 +342,8 @@ def test_mutations_reach_every_source_with_a_barrier(
 def test_right_and_without_findings(name: str, number: int) -> None:
     torch.manual_seed(0)
     recorder = Recorder(
-        hopper=name in ("mla_kv_decode", "mla_kv_narrow", "mla_kv_persistent", "mla_kv_stream", "mla_kv_wgmma")
+        hopper=name
+        in ("mla_kv_decode", "mla_kv_narrow", "mla_kv_persistent", "mla_kv_stream", "mla_kv_wgmma")
     )
     with standing_in(recorder):
         CALLS[name][number]()

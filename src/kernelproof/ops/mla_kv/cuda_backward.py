@@ -23,7 +23,7 @@ def fits(
     grad_k: Tensor, grad_v: Tensor, hidden: Tensor, w_down: Tensor, w_up_k: Tensor, w_up_v: Tensor
 ) -> bool:
     """Whether `launch` can take the operands, and is faster than matrix products."""
-    if hidden.dtype != torch.float32 or not hidden.is_cuda:
+    if hidden.dtype != torch.float32:
         return False
     model, rank = w_down.shape
     columns, tokens = w_up_k[0].numel(), hidden.numel() // max(model, 1)
@@ -31,7 +31,7 @@ def fits(
         return False
     if w_up_v.shape != w_up_k.shape or 0 in (tokens, model, rank, columns):
         return False
-    facts = cuda.device_facts(hidden.device.index)
+    facts = cuda.device_facts(hidden.device.index or 0)
     if model % 4 or rank % 4 or columns % 16 or rank > 4 * _THREADS:
         return False
     if tokens > _TOKENS_PER_PROCESSOR * facts.multiprocessors or facts.capability < (8, 0):
@@ -67,7 +67,7 @@ def _tokens_of_block(tokens: int, multiprocessors: int) -> int:
 
 @functools.cache
 def _shared(model: int, rank: int, columns: int, tokens: int) -> int | None:
-    """Bytes of `TokenShape` in kernel_backward.cu; None where they are more than a block can have."""
+    """Bytes of `TokenShape` in kernel_backward.cu; None where a block cannot have as many."""
     groups = _THREADS // (rank // 4)
     partials = groups * (tokens * rank + 4)
     words = model * (rank + 4) + tokens * (model + 2 * columns + rank) + partials

@@ -98,10 +98,13 @@ def _made(form: cublaslt.Form, device: int) -> cublaslt.Product:
 
 def _by_cublaslt(step: Library, form: cublaslt.Form, device: int) -> Run:
     alone = form._replace(batches=1, out_batch=0)
-    size = form.dtype.itemsize
+    size, place = form.dtype.itemsize, torch.device("cuda", device)
 
     def one(made: cublaslt.Product, x: int, w: int, out: int, stream: int, batch: int) -> None:
-        workspace = torch.empty(made.workspace, dtype=torch.uint8, device=f"cuda:{device}")
+        if not made.workspace:
+            made(x, w, out, 0, stream, batch)
+            return
+        workspace = torch.empty(made.workspace, dtype=torch.uint8, device=place)
         made(x, w, out, workspace.data_ptr(), stream, batch)
 
     def run(tensors: dict[str, Any]) -> None:

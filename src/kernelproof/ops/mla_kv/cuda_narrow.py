@@ -14,11 +14,16 @@ _RANK = 128
 
 
 def narrow(
-    n: Operands, device: Device, tokens: int | None = None, cluster: int = 2
+    n: Operands,
+    device: Device,
+    asked: bool = False,
+    tokens: int | None = None,
+    cluster: int = 2,
 ) -> Plan | None:
     """mla_kv_narrow, or None where it does not fit.
 
     Args:
+        asked: also for so few tokens that it is slower than other designs.
         tokens: of a block, 64 or 128, instead of those that are chosen.
         cluster: blocks that share the loads of weights, 1 or 2.
     """
@@ -31,8 +36,12 @@ def narrow(
     wide = one_stride and n.hidden.wide(n.size) and n.down.wide(n.size)
     if maps is None or not wide or not all(side.out_aligned(n.size) for side in n.sides()):
         return None
+    # Fewer tokens repeat the first product, or leave multiprocessors idle.
+    enough = ceil_div(n.tokens, 128) >= device.multiprocessors
+    if not enough and not asked:
+        return None
     if tokens is None:
-        tokens = 128 if ceil_div(n.tokens, 128) >= device.multiprocessors else 64
+        tokens = 128 if enough else 64
     counts = tile_counts(n.tokens, n.sides(), (tokens, _COLUMNS))
     column_tiles = counts[1] + counts[2]
     # More chunks repeat the first product, which costs little while there are idle multiprocessors.
@@ -45,9 +54,7 @@ def narrow(
     stage_bytes = max((tokens + rank) * _DEPTH * 2, rank * _COLUMNS * 2)
     stages = (_SHARED_LIMIT - _STAGED_BYTES - 1024) // stage_bytes
     flags = f"{str(n.up[0].along_depth).lower()}, {str(n.down.along_depth).lower()}"
-    name = (
-        f"mla_kv_narrow<{C_TYPES[n.dtype]}, {tokens}, {rank}, {stages}, {cluster}, {flags}>"
-    )
+    name = f"mla_kv_narrow<{C_TYPES[n.dtype]}, {tokens}, {rank}, {stages}, {cluster}, {flags}>"
     sizes = packed_sizes(n.hidden, n.model, n.model, n.sides(), counts, n.size, n.k_pe)
     x_map = Map("hidden", (n.model, n.tokens), (n.hidden.inner_stride * n.size,), (64, 64))
     args = (

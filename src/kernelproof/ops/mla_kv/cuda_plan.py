@@ -45,6 +45,8 @@ _REGISTER_TOKENS_PER_SM = 8
 # Quads of weights a thread can hold without spilling.
 _REGISTER_QUADS = 24
 _MAX_BLOCKS = 2**31 - 1
+# Fewer tokens have their norm in the sum of mla_kv_mma's parts, without a launch of its own.
+_NORM_TOKENS = 1024
 
 
 # -- one launch, weights in registers --------------------------------------------------------------
@@ -224,20 +226,13 @@ DESIGNS = (
 )
 
 
-# Multiply-adds, weights and tokens below which mla_kv_mma beats the matrix library on an H200: its
-# launches follow one another with less of a gap.
-_MMA_WORK, _MMA_WEIGHTS, _MMA_TOKENS = 400_000_000, 8_000_000, 1024
-
-
 def _candidates(n: Operands) -> tuple[str, ...]:
     """Designs by preference, of which the first that fits is taken (measured on an H200)."""
     if n.dtype in (torch.float16, torch.bfloat16):
-        weights = n.rank * (n.model + n.columns)
-        small = weights < _MMA_WEIGHTS and n.tokens * weights < _MMA_WORK
-        if small and n.tokens < _MMA_TOKENS:
+        if n.norm and n.tokens < _NORM_TOKENS:
             return ("decode", "mma", "product")
-        return ("decode", "wgmma", "library", "mma", "product")
-    return ("registers", "fused", "mma", "product")
+        return ("decode", "narrow", "library", "wgmma", "mma", "product")
+    return ("registers", "fused", "library", "mma", "product")
 
 
 @functools.lru_cache(maxsize=1024)
@@ -263,7 +258,7 @@ def plan(n: Operands, device: Device = H200, design: str | None = None) -> Plan:
         elif name == "stream":
             chosen = stream(n, device)
         elif name == "narrow":
-            chosen = narrow(n, device)
+            chosen = narrow(n, device, design is not None)
         elif name == "persistent":
             chosen = persistent(n, device)
         elif name == "wgmma":
