@@ -322,6 +322,10 @@ CALLS: dict[str, list[Callable[[], None]]] = {
 }
 
 
+KINDS = ("decode", "narrow", "persistent", "stream", "wgmma")
+HOPPER = {f"mla_kv_{kind}" for kind in KINDS}
+
+
 def test_the_table_has_every_shipped_kernel() -> None:
     assert sorted(shipped()) == sorted(CALLS)
 
@@ -341,10 +345,7 @@ def test_mutations_reach_every_source_with_a_barrier(
 )
 def test_right_and_without_findings(name: str, number: int) -> None:
     torch.manual_seed(0)
-    recorder = Recorder(
-        hopper=name
-        in ("mla_kv_decode", "mla_kv_narrow", "mla_kv_persistent", "mla_kv_stream", "mla_kv_wgmma")
-    )
+    recorder = Recorder(hopper=name in HOPPER)
     with standing_in(recorder):
         CALLS[name][number]()
     results = recorder.taken()
