@@ -32,7 +32,7 @@ from kernelproof.ops.int8_attention.contract import PLAIN, Form
 from kernelproof.ops.int8_attention.reference import attend
 from kernelproof.ops.mla_kv import cuda as mla
 from kernelproof.ops.mla_kv import cuda_backward as mla_backward
-from kernelproof.ops.mla_kv import cuda_hopper, cuda_persistent, cuda_plan
+from kernelproof.ops.mla_kv import cuda_hopper, cuda_narrow, cuda_plan
 from kernelproof.ops.mla_kv.cuda_steps import Device
 
 SOURCES = Path(kernelproof.__file__).parent
@@ -188,10 +188,11 @@ def small_gpu(multiprocessors: int, **of_prefill: Any) -> Iterator[None]:
         cache.cache_clear()
 
 
-def mla_persistent(tile: tuple[int, int]) -> None:
-    chosen = functools.partial(cuda_persistent.persistent, tile=tile)
-    with mock.patch.object(cuda_plan, "persistent", chosen):
-        mla_of("persistent", (66, 72, 72, 72), BF16, norm=True, multiprocessors=2)
+def narrow_in_pairs() -> None:
+    """The same, with more units than pairs, the last of which has one block's tokens only."""
+    pairs = functools.partial(cuda_narrow.narrow, cluster=2)
+    with mock.patch.object(cuda_plan, "narrow", pairs):
+        mla_of("narrow", (130, 456, 72, 72), F16, norm=True, rope=8, multiprocessors=4)
 
 
 def wgmma_in_pairs() -> None:
@@ -284,13 +285,6 @@ CALLS: dict[str, list[Callable[[], None]]] = {
         lambda: mla_gradients(5, 8, 20, 16, 2),
         lambda: mla_gradients(130, 4, 96, 16, 17),
     ],
-    # One token, two and more, columns in quads and one at a time, each with more than one pass.
-    "mla_kv_stream": [
-        lambda: mla_of("stream", (1, 100, 48, 72), F32, multiprocessors=3),
-        lambda: mla_of("stream", (3, 300, 13, 21), F16, norm=True, rope=3, multiprocessors=2),
-        lambda: mla_of("stream", (9, 64, 72, 40), BF16, norm=True, rope=8, multiprocessors=2),
-        lambda: mla_of("stream", (2, 1400, 8, 300), F32, linear=True, multiprocessors=1),
-    ],
     # The library before it, and both products with the norm in them; more steps than stages.
     "mla_kv_wgmma": [
         lambda: mla_of("wgmma", (5, 72, 72, 72), F16, rope=8, multiprocessors=2),
@@ -298,17 +292,11 @@ CALLS: dict[str, list[Callable[[], None]]] = {
         lambda: mla_of("wgmma", (128, 264, 256, 72), BF16, norm=True, multiprocessors=1),
         wgmma_in_pairs,
     ],
-    # Fewer tokens than a tile and more, each way that weights lie, each shape of a tile, with the
-    # norm; one block that has no part of the first product, and more steps than stages.
-    "mla_kv_persistent": [
-        lambda: mla_of("persistent", (5, 200, 72, 72), F16, rope=8, multiprocessors=2),
-        lambda: mla_of("persistent", (66, 72, 72, 72), BF16, linear=True, multiprocessors=3),
-        *(lambda tile=tile: mla_persistent(tile) for tile in ((64, 64), (64, 256), (128, 128))),
-    ],
     # Blocks of 64 tokens and of 128, each with more than one unit, and more steps than stages.
     "mla_kv_narrow": [
         lambda: mla_of("narrow", (5, 456, 72, 72), F16, norm=True, rope=8, multiprocessors=4),
         lambda: mla_of("narrow", (260, 72, 8, 136), BF16, linear=True, multiprocessors=2),
+        narrow_in_pairs,
     ],
     "template_op_kernel": [template_op],
     "empty": [lambda: floor("empty", torch.zeros(1))],
@@ -322,8 +310,7 @@ CALLS: dict[str, list[Callable[[], None]]] = {
 }
 
 
-KINDS = ("decode", "narrow", "persistent", "stream", "wgmma")
-HOPPER = {f"mla_kv_{kind}" for kind in KINDS}
+HOPPER = ("mla_kv_decode", "mla_kv_narrow", "mla_kv_wgmma")
 
 
 def test_the_table_has_every_shipped_kernel() -> None:

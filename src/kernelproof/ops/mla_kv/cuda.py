@@ -184,7 +184,7 @@ class Prepared:
         self.steps: list[Callable[[dict[str, Any]], None]] = [
             cuda_library.product(step, operands, device)
             if isinstance(step, Library)
-            else _launcher(step, device, programmatic and not step.cooperative)
+            else _launcher(step, device, programmatic)
             for step in chosen.launches
         ]
 

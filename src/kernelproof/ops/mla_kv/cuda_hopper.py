@@ -37,7 +37,12 @@ _WGMMA_TILES = 64
 # weights lie as those of linear layers.
 _DECODE_TOKENS, _DECODE_TOKENS_LINEAR = 16, 8
 _DECODE_THREADS = 320
-_DECODE_WINDOW, _DECODE_KEPT = 2, 0
+# Copies in flight for a warp. Of one token and of several: whether the copies of w_up wait for
+# w_down, and steps that are kept in registers.
+_DECODE_WINDOW = 2
+_DECODE_LATE, _DECODE_KEPT = (False, False), (2, 2)
+# Whether maps leave out the axis of heads where they can.
+_DECODE_FLAT = False
 _DECODE_WORKERS = 8
 
 
@@ -45,7 +50,7 @@ def weight_maps(n: Operands, depth: int) -> tuple[tuple[Map, Map], tuple[int, in
     """Tensor maps of w_up_k and w_up_v with boxes of 64 columns x ``depth`` rows, and the columns
     that make a head of each map; None where the copy engine cannot read the weights."""
     maps, folds = [], []
-    flat = depth == 32 and all(w.merged for w in n.up)
+    flat = depth == 32 and _DECODE_FLAT and all(w.merged for w in n.up)
     for name, w in zip(("w_up_k", "w_up_v"), n.up, strict=True):
         if not w.wide(n.size) or not w.columns or w.along_depth != n.up[0].along_depth:
             return None
@@ -239,11 +244,14 @@ def decode(n: Operands, device: Device) -> Plan | None:
     two_steps = n.tokens > 1
     counts = tile_counts(n.tokens, n.sides(), (n.tokens, 64 * column_warps))
     sizes = packed_sizes(n.hidden, n.model, n.model, n.sides(), counts, n.size, n.k_pe)
-    flat = all(w.merged for w in n.up)
-    flags = ", ".join(str(f).lower() for f in (two_steps, n.norm, k_major, flat))
+    flat = _DECODE_FLAT and all(w.merged for w in n.up)
+    # Weights of linear layers come without copies of w_down that could be waited for.
+    late = _DECODE_LATE[two_steps] and not k_major
+    flags = ", ".join(str(f).lower() for f in (two_steps, n.norm, k_major, flat, late))
     name = (
         f"mla_kv_decode<{C_TYPES[n.dtype]}, {n.model}, {n.rank}, {splits}, {column_warps}, "
-        f"{ceil_div(n.tokens, 8)}, {latents}, {flags}, {slots}, {_DECODE_WINDOW}, {_DECODE_KEPT}>"
+        f"{ceil_div(n.tokens, 8)}, {latents}, {flags}, {slots}, {_DECODE_WINDOW}, "
+        f"{_DECODE_KEPT[two_steps]}>"
     )
     args = (
         "hidden", "w_down", *maps[0], "norm_weight" if n.norm else None, *_ends(n), "partial",

@@ -205,24 +205,6 @@ def mma(
     return Plan("mma", tuple(launches), tuple(scratch), "one tensor-core product after the other")
 
 
-def mixed(n: Operands, device: Device, up_tile: Tile | None = None) -> Plan | None:
-    """The matrix library for the first product, mla_kv_mma for the second: it is launched, and reads
-    its weights, while the first runs. None where it does not fit."""
-    if n.dtype == torch.float64 or not n.rank or n.norm or device.capability < (8, 0):
-        return None
-    if n.dtype == torch.float32 and not device.cublaslt:
-        return None
-    _, up = products(n)
-    tiles: tuple[Tile, ...] = TILES_32 if n.dtype == torch.float32 else TILES_16
-    tile = up_tile or choose_tile(tiles, n.tokens, n.columns, device)
-    steps = (
-        Library("hidden", "w_down", "latent"),
-        _mma_launch(n, up, tile, 1, n.rank, n.dtype),
-    )
-    scratch = (("latent", n.tokens * n.rank, n.dtype),)
-    return Plan("mixed", steps, scratch, "the library's product, then one that starts during it")
-
-
 def block_plan(n: Operands, device: Device, tile: Tile | None = None) -> Plan | None:
     """mla_kv_block, or None where its latents do not fit into shared memory."""
     if n.dtype == torch.float64 or not n.rank or device.capability < (8, 0):

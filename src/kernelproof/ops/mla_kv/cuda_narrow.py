@@ -18,7 +18,7 @@ def narrow(
     device: Device,
     asked: bool = False,
     tokens: int | None = None,
-    cluster: int = 2,
+    cluster: int = 1,
 ) -> Plan | None:
     """mla_kv_narrow, or None where it does not fit.
 

@@ -15,7 +15,6 @@ from kernelproof.ops.mla_kv.cuda_operands import (
     down_side,
     packed_sizes,
 )
-from kernelproof.ops.mla_kv.cuda_persistent import persistent
 from kernelproof.ops.mla_kv.cuda_steps import (
     H200,
     Device,
@@ -28,7 +27,6 @@ from kernelproof.ops.mla_kv.cuda_steps import (
     splits_of,
     tile_counts,
 )
-from kernelproof.ops.mla_kv.cuda_stream import stream
 
 # BM, BN, BK, TM, TN of the tiled kernels: see `Tile` in kernel.cu.
 _SMALL_TILE = (16, 64, 32, 1, 4)
@@ -255,12 +253,8 @@ def plan(n: Operands, device: Device = H200, design: str | None = None) -> Plan:
             chosen = block_plan(n, device)
         elif name == "decode":
             chosen = decode(n, device)
-        elif name == "stream":
-            chosen = stream(n, device)
         elif name == "narrow":
             chosen = narrow(n, device, design is not None)
-        elif name == "persistent":
-            chosen = persistent(n, device)
         elif name == "wgmma":
             chosen = prefill(n, device, design is not None)
         elif name == "fused":

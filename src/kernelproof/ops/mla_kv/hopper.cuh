@@ -169,17 +169,6 @@ __device__ __forceinline__ void product_async(float (&d)[LENGTH], const unsigned
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(B_ALONG_N)); \
 }
 
-#define KERNELPROOF_LIST "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
-#define KERNELPROOF_SUMS "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), \
-  "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), \
-  "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
-KERNELPROOF_PRODUCT("f16", __half, "32", 16, KERNELPROOF_LIST, "%16", "%17", "%18",
-                    "%19", KERNELPROOF_SUMS)
-KERNELPROOF_PRODUCT("bf16", __nv_bfloat16, "32", 16, KERNELPROOF_LIST, "%16", "%17", "%18",
-                    "%19", KERNELPROOF_SUMS)
-#undef KERNELPROOF_LIST
-#undef KERNELPROOF_SUMS
-
 #define KERNELPROOF_LIST "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22," \
   "%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define KERNELPROOF_SUMS "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), \

@@ -11,7 +11,6 @@
 // depth (K_MAJOR, as in an nn.Linear), 16 bytes of a column are the pairs of two mma.
 
 #include "common.cuh"
-#include "grid.cuh"
 #include "hopper.cuh"
 
 constexpr int kWorkers = 8;
@@ -23,6 +22,16 @@ __device__ __forceinline__ uint4 load_shared(unsigned address) {
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                : "r"(address)
+               : "memory");
+  return v;
+}
+
+// Bypasses L1, which may hold what was there before the grid barrier.
+__device__ __forceinline__ float4 load_fresh(const float* p) {
+  float4 v;
+  asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "l"(p)
                : "memory");
   return v;
 }
@@ -110,6 +119,17 @@ __device__ __forceinline__ void workers_sync() {
   asm volatile("bar.sync 3, 256;" ::: "memory");
 }
 
+// All blocks have come here and see what each has written. The count only grows: 2^64 do.
+__device__ __forceinline__ void grid_barrier(unsigned long long* count) {
+  __threadfence();
+  const unsigned long long before = atomicAdd(count, 1ull);
+  const unsigned long long target = (before / gridDim.x + 1) * gridDim.x;
+  unsigned long long now;
+  do {
+    asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(now) : "l"(count) : "memory");
+  } while (now < target);
+}
+
 // Sizes that hold for a whole instance. SPLITS: shares of the model axis, for each of which the grid
 // has RANK / 64 blocks; COLUMN_WARPS: warps side by side over columns, the others share the rank;
 // SLOTS: for each warp.
@@ -139,10 +159,12 @@ struct DecodeShape {
 // each, and a second grid barrier follows; else every block sums all. NORM: norm_weight is used.
 // `partial`: SPLITS x tokens x RANK; `summed`: tokens x RANK. Maps: (column of a head, head, depth),
 // boxes of 64 x 1 x 32, 128-byte swizzle; `fold` columns make a head. FLAT: without the axis of heads.
-// KEPT: steps of w_up that wait in registers at the grid barrier. With fewer than eight
+// LATE: copies of w_up start when those of w_down have arrived. KEPT: steps of w_up that wait in
+// registers at the grid barrier. With fewer than eight
 // COLUMN_WARPS the grid has a block for every tile.
 template <typename T, int MODEL, int RANK, int SPLITS, int COLUMN_WARPS, int NT, int LATENTS,
-          bool TWO_STEPS, bool NORM, bool K_MAJOR, bool FLAT, int SLOTS, int WINDOW, int KEPT>
+          bool TWO_STEPS, bool NORM, bool K_MAJOR, bool FLAT, bool LATE, int SLOTS, int WINDOW,
+          int KEPT>
 __global__ void __launch_bounds__(kThreads, 1)
     mla_kv_decode(const T* hidden, const T* w_down, const __grid_constant__ TensorMap w0_map,
                   const __grid_constant__ TensorMap w1_map, const T* norm_weight, const T* k_pe,
@@ -172,16 +194,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     __syncwarp();
     asm volatile("bar.arrive 4, 320;" ::: "memory");
     wait_for_previous_kernel();
-#ifdef DELAY
-    {
-      const unsigned start = clock();
-      while (clock() - start < DELAY) {
-      }
-    }
-#endif
-#ifdef ARRIVED
-    asm volatile("bar.sync 5, 288;" ::: "memory");
-#endif
+    if (LATE) asm volatile("bar.sync 5, 288;" ::: "memory");
     if (lane < kWorkers) {
       const unsigned my_full = full + 8 * SLOTS * lane, my_empty = empty + 8 * SLOTS * lane;
       const unsigned my_slots = base + lane * SLOTS * kSlotBytes;
@@ -222,16 +235,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     asm volatile("bar.arrive 4, 320;" ::: "memory");
     for (int i = 0; i < (TWO_STEPS ? 2 : 1); ++i) {
       asm volatile("bar.sync 1, 288;" ::: "memory");
-#ifdef GROUPB
-      if (lane == 0) {
-        if (TWO_STEPS && i == 0)
-          barrier_of(count + 1 + blockIdx.x % S::groups, SPLITS);
-        else
-          grid_barrier(count);
-      }
-#else
       if (lane == 0) grid_barrier(count);
-#endif
       __syncwarp();
       asm volatile("bar.arrive 2, 288;" ::: "memory");
     }
@@ -307,9 +311,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
     }
     asm volatile("cp.async.commit_group;\n\tcp.async.wait_group 0;" ::: "memory");
-#ifdef ARRIVED
-    asm volatile("bar.arrive 5, 288;" ::: "memory");
-#endif
+    if (LATE) asm volatile("bar.arrive 5, 288;" ::: "memory");
     __syncwarp();
 #pragma unroll
     for (int j = 0; j < S::down_steps; ++j) {
@@ -378,7 +380,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
     }
   };
-  constexpr int kept = S::one_tile ? KEPT : 0;
+  constexpr int kept = !S::one_tile ? 0 : KEPT < S::up_steps ? KEPT : S::up_steps;
   uint4 first_steps[kept > 0 ? kept : 1][8];
 #pragma unroll
   for (int s = 0; s < kept; ++s) {
@@ -393,9 +395,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   asm volatile("bar.sync 2, 288;" ::: "memory");
 
-#ifdef TRIGGER
+  // All blocks are there: those of the next kernel take none of their places.
   let_next_kernel_start();
-#endif
   // Latents in shared memory.
   if constexpr (TWO_STEPS) {
     // 16 threads a quad of columns, each a part of the shares.
