@@ -90,7 +90,10 @@ def _by_kernels(
     from kernelproof.ops.mla_kv import cuda_backward
 
     operands = (grad_k, grad_v, hidden, w_down, w_up_k, w_up_v)
-    return cuda_backward.launch(*operands) if cuda_backward.fits(*operands) else None
+    if not cuda_backward.fits(*operands):
+        return None
+    cuda_backward.bind(hidden.device.index)
+    return cuda_backward.launch(*operands)
 
 
 def _by_matrices(

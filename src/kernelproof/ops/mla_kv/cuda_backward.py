@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 
 import torch
 from torch import Tensor
@@ -77,14 +78,31 @@ def _shared(model: int, rank: int, columns: int, tokens: int) -> int | None:
     return 4 * words
 
 
+_bound = threading.local()
+
+
+def bind(device: int) -> None:
+    """Makes the device's context current in this thread: autograd's own has none before its first
+    call of the CUDA runtime, and a launch through the driver makes none."""
+    if getattr(_bound, "device", None) == device:
+        return
+    import cuda.bindings.driver as driver
+
+    if not int(driver.cuCtxGetCurrent()[1]):
+        context = driver.cuDevicePrimaryCtxRetain(driver.cuDeviceGet(device)[1])[1]
+        driver.cuCtxSetCurrent(context)
+    _bound.device = device
+
+
 def launch(
     grad_k: Tensor, grad_v: Tensor, hidden: Tensor, w_down: Tensor, w_up_k: Tensor, w_up_v: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients by hidden, w_down, w_up_k and w_up_v, of operands that `fits` accepts. The same
-    input gives the same bits in every run."""
+    input gives the same bits in every run. Autograd's threads call `bind` first."""
     model, rank = w_down.shape
     columns, tokens = w_up_k[0].numel(), hidden.numel() // model
-    facts = cuda.device_facts(hidden.device.index or 0)
+    device = hidden.device.index or 0
+    facts = cuda.device_facts(device)
     each = _tokens_of_block(tokens, facts.multiprocessors)
     shared = _shared(model, rank, columns, each)
     pitches = _pitch(grad_k, 2), _pitch(grad_v, 2), _pitch(hidden, 1)

@@ -40,9 +40,7 @@ _DECODE_THREADS = 320
 # Copies in flight for a warp. Of one token and of several: whether the copies of w_up wait for
 # w_down, and steps that are kept in registers.
 _DECODE_WINDOW = 2
-_DECODE_LATE, _DECODE_KEPT = (False, False), (2, 2)
-# Whether maps leave out the axis of heads where they can.
-_DECODE_FLAT = False
+_DECODE_LATE, _DECODE_KEPT = (False, True), (2, 0)
 _DECODE_WORKERS = 8
 
 
@@ -50,24 +48,17 @@ def weight_maps(n: Operands, depth: int) -> tuple[tuple[Map, Map], tuple[int, in
     """Tensor maps of w_up_k and w_up_v with boxes of 64 columns x ``depth`` rows, and the columns
     that make a head of each map; None where the copy engine cannot read the weights."""
     maps, folds = [], []
-    flat = depth == 32 and _DECODE_FLAT and all(w.merged for w in n.up)
     for name, w in zip(("w_up_k", "w_up_v"), n.up, strict=True):
         if not w.wide(n.size) or not w.columns or w.along_depth != n.up[0].along_depth:
             return None
         if not w.merged and w.width % 64:
             return None
-        maps.append(tensor_map(name, w, n.size, depth, flat))
+        maps.append(tensor_map(name, w, n.size, depth))
         folds.append(w.columns if w.merged else w.width)
     return (maps[0], maps[1]), (folds[0], folds[1])
 
 
-def tensor_map(name: str, w: Weight, size: int, depth: int, flat: bool = False) -> Map:
-    """``flat``: of columns and rows only, where the heads follow one another."""
-    if flat and w.along_depth:
-        box = (depth, 64)
-        return Map(name, (w.rows, w.columns), (w.column * size,), box, swizzle=depth * size)
-    if flat:
-        return Map(name, (w.columns, w.rows), (w.row * size,), (64, depth), promotion=128)
+def tensor_map(name: str, w: Weight, size: int, depth: int) -> Map:
     heads, width = (1, w.columns) if w.merged else (w.heads, w.width)
     # A single head is never stepped over; its stride only has to be valid.
     head = (w.head if heads > 1 else 8) * size
@@ -244,10 +235,9 @@ def decode(n: Operands, device: Device) -> Plan | None:
     two_steps = n.tokens > 1
     counts = tile_counts(n.tokens, n.sides(), (n.tokens, 64 * column_warps))
     sizes = packed_sizes(n.hidden, n.model, n.model, n.sides(), counts, n.size, n.k_pe)
-    flat = _DECODE_FLAT and all(w.merged for w in n.up)
     # Weights of linear layers come without copies of w_down that could be waited for.
     late = _DECODE_LATE[two_steps] and not k_major
-    flags = ", ".join(str(f).lower() for f in (two_steps, n.norm, k_major, flat, late))
+    flags = ", ".join(str(f).lower() for f in (two_steps, n.norm, k_major, late))
     name = (
         f"mla_kv_decode<{C_TYPES[n.dtype]}, {n.model}, {n.rank}, {splits}, {column_warps}, "
         f"{ceil_div(n.tokens, 8)}, {latents}, {flags}, {slots}, {_DECODE_WINDOW}, "

@@ -158,12 +158,11 @@ struct DecodeShape {
 // tokens at most 8 * NT and at most LATENTS. TWO_STEPS: blocks first sum the shares of one token
 // each, and a second grid barrier follows; else every block sums all. NORM: norm_weight is used.
 // `partial`: SPLITS x tokens x RANK; `summed`: tokens x RANK. Maps: (column of a head, head, depth),
-// boxes of 64 x 1 x 32, 128-byte swizzle; `fold` columns make a head. FLAT: without the axis of heads.
-// LATE: copies of w_up start when those of w_down have arrived. KEPT: steps of w_up that wait in
+// boxes of 64 x 1 x 32, 128-byte swizzle; `fold` columns make a head.  LATE: copies of w_up start when those of w_down have arrived. KEPT: steps of w_up that wait in
 // registers at the grid barrier. With fewer than eight
 // COLUMN_WARPS the grid has a block for every tile.
 template <typename T, int MODEL, int RANK, int SPLITS, int COLUMN_WARPS, int NT, int LATENTS,
-          bool TWO_STEPS, bool NORM, bool K_MAJOR, bool FLAT, bool LATE, int SLOTS, int WINDOW,
+          bool TWO_STEPS, bool NORM, bool K_MAJOR, bool LATE, int SLOTS, int WINDOW,
           int KEPT>
 __global__ void __launch_bounds__(kThreads, 1)
     mla_kv_decode(const T* hidden, const T* w_down, const __grid_constant__ TensorMap w0_map,
@@ -204,7 +203,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         const bool second = tile >= a.tiles0;
         const int fold = second ? fold1 : fold0;
         const int n = (second ? tile - a.tiles0 : tile) * S::columns + lane % COLUMN_WARPS * 64;
-        const int head = FLAT ? 0 : n / fold, d = FLAT ? n : n - head * fold;
+        const int head = n / fold, d = n - head * fold;
         const TensorMap* map = second ? &w1_map : &w0_map;
 #pragma unroll
         for (int s = 0; s < S::up_steps; ++s) {
@@ -217,11 +216,7 @@ __global__ void __launch_bounds__(kThreads, 1)
           if (q >= SLOTS) barrier_wait(my_empty + 8 * slot, (q / SLOTS - 1) & 1);
           barrier_expect(my_full + 8 * slot, kSlotBytes);
           const unsigned to = my_slots + slot * kSlotBytes;
-          if constexpr (FLAT && K_MAJOR)
-            load_box(to, map, row0 + 32 * s, d, my_full + 8 * slot);
-          else if constexpr (FLAT)
-            load_box(to, map, d, row0 + 32 * s, my_full + 8 * slot);
-          else if constexpr (K_MAJOR)
+          if constexpr (K_MAJOR)
             load_box(to, map, row0 + 32 * s, d, head, my_full + 8 * slot);
           else
             load_box(to, map, d, head, row0 + 32 * s, my_full + 8 * slot);
