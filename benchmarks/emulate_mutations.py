@@ -30,6 +30,7 @@ from kernelproof.ops.gated_recurrence import cuda_backward
 from kernelproof.ops.int8_attention import cuda as attention
 from kernelproof.ops.int8_attention.contract import Form
 from kernelproof.ops.mla_kv import cuda as mla
+from kernelproof.ops.mla_kv import cuda_backward as mla_backward
 from kernelproof.ops.mla_kv import cuda_hopper, cuda_plan
 from kernelproof.ops.mla_kv.cuda_steps import Device, Launch, Plan
 
@@ -194,6 +195,18 @@ def _in_one_step(*operands: Any) -> Plan:
     return chosen._replace(launches=(launch._replace(name=name),))
 
 
+def _mla_gradients(tokens: int, model: int, rank: int, columns: int) -> Callable[[], Any]:
+    def run() -> Any:
+        torch.manual_seed(0)
+        hidden, grad = torch.randn(tokens, model), torch.randn(tokens, 2, 1, columns)
+        weights = [torch.randn(s) for s in ((model, rank), (rank, columns), (rank, columns))]
+        with mock.patch.object(mla, "device_facts", lambda index: Device(3, (9, 0))):
+            return mla_backward.launch(grad[:, 0], grad[:, 1], hidden, *weights)
+
+    run.hopper = True  # type: ignore[attr-defined]
+    return run
+
+
 _MMA = [
     _mla(40, 320, 128, 64, "mma", torch.bfloat16), _mla(40, 320, 128, 64, "mma"),
     _mla(9, 24, 8, 8, "mma", infinite=True, heads=1),
@@ -229,6 +242,10 @@ _CHUNKS = [
     _gated_in_chunks("k", 64, 400, 48), _gated_in_chunks("kh", 128, 100, 32),
     _gated_in_chunks("vh", 64, 100, 32), _gated_in_chunks("k", 256, 400, 208),
 ]  # fmt: skip
+_NARROW = [
+    _mla(130, 600, 72, 136, "narrow", torch.bfloat16, heads=1, norm=True, multiprocessors=2),
+    _mla(5, 64, 64, 264, "narrow", torch.float16, heads=1, multiprocessors=2),
+]
 # Per source with barriers or waits, launches that together reach all of them: one span and several,
 # one warp per segment and two, gates that make segments take turns; each attention kernel over
 # several tiles; each design of mla_kv, with norms, and with infinities, which are summed anew.
@@ -256,6 +273,8 @@ WORK: dict[str, list[Callable[[], Any]]] = {
     "mla_kv/kernel_mma.cu": [_mla(5, 700, 48, 16, "mma", torch.bfloat16, norm=True)],
     "mla_kv/kernel_decode.cu": _DECODE,
     "mla_kv/kernel_wgmma.cu": _WGMMA,
+    "mla_kv/kernel_narrow.cu": _NARROW,
+    "mla_kv/kernel_backward.cu": [_mla_gradients(5, 24, 48, 16)],
 }  # fmt: skip
 # Definitions of what the other sources are searched for.
 HEADERS = ("hopper.cuh", "common.cuh", "tensor_core.cuh")

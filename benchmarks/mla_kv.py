@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from kernelproof.environment import capture
-from kernelproof.ops.mla_kv import cuda
+from kernelproof.ops.mla_kv import cuda, mla_kv
 
 ROOT = Path(__file__).resolve().parents[1]
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -47,6 +47,7 @@ class Row:
     rope: int = 0
     norm: bool = False
     cold: bool = False
+    gradients: bool = False
     calls: int = 40
     rounds: int = 9
 
@@ -67,6 +68,10 @@ V3 = (7168, 512, 128, 128)
 LITE = (2048, 512, 16, 128)
 ROWS = [
     Row("founding", "target", 384, 256, 48, 4, 32, "fp32", calls=100),
+    Row(
+        "founding, forward and backward", "target", 384, 256, 48, 4, 32, "fp32", gradients=True,
+        calls=20,
+    ),
     Row("V3, 1 token, hot", "target", 1, *V3),
     Row("V3, 1 token, cold", "target", 1, *V3, cold=True),
     Row("V3, 16 tokens, hot", "target", 16, *V3),
@@ -126,8 +131,8 @@ def operands(row: Row, device: str = "cuda") -> tuple[list[torch.Tensor], dict[s
         weights = [made(row.rank, row.model, scale=a).t()]
         weights += [both[..., : row.dim], both[..., row.dim :]]
     else:
-        weights = [made(row.model, row.rank, scale=a)]
-        weights += [made(row.rank, columns, scale=b) for _ in range(2)]
+        # w_up_v follows w_up_k in memory: the matrix library steps from one to the other.
+        weights = [made(row.model, row.rank, scale=a), *made(2, row.rank, columns, scale=b)]
     options = {
         "kv_heads": row.heads,
         "norm_weight": made(row.rank) if row.norm else None,
@@ -161,8 +166,30 @@ def model_chain(operands: list[torch.Tensor], options: dict[str, Any]) -> Callab
     return run
 
 
+def trained(row: Row) -> dict[str, Callable[[int], Any]]:
+    """Forward and backward: gradients of every operand."""
+    given, options = operands(row)
+    leaves = [t.requires_grad_() for t in given]
+    heads = options["kv_heads"]
+    grad = torch.randn(row.tokens, 2, heads, row.dim, device="cuda").to(given[0].dtype)
+
+    def eager() -> torch.Tensor:
+        hidden, down, up_k, up_v = leaves
+        latent = hidden @ down
+        parts = [(latent @ w).view(row.tokens, heads, row.dim) for w in (up_k, up_v)]
+        return torch.stack(parts, 1)
+
+    calls = {"mla_kv": lambda: mla_kv(*leaves, kv_heads=heads), "eager": eager}
+    return {
+        name: (lambda number, call=call: torch.autograd.grad(call(), leaves, grad))
+        for name, call in calls.items()
+    }
+
+
 def contenders(row: Row) -> dict[str, Callable[[int], Any]]:
     """By name, a function of the number of the call."""
+    if row.gradients:
+        return trained(row)
     sets = [operands(row) for _ in range(COLD_SETS if row.cold else 1)]
     hidden = sets[0][0][0]
     sets = [([hidden, *weights], options) for (_, *weights), options in sets]

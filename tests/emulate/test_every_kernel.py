@@ -32,7 +32,8 @@ from kernelproof.ops.int8_attention import cuda as attention
 from kernelproof.ops.int8_attention.contract import PLAIN, Form
 from kernelproof.ops.int8_attention.reference import attend
 from kernelproof.ops.mla_kv import cuda as mla
-from kernelproof.ops.mla_kv import cuda_hopper, cuda_plan
+from kernelproof.ops.mla_kv import cuda_backward as mla_backward
+from kernelproof.ops.mla_kv import cuda_hopper, cuda_narrow, cuda_plan
 from kernelproof.ops.mla_kv.cuda_steps import Device
 
 SOURCES = Path(kernelproof.__file__).parent
@@ -205,6 +206,13 @@ def small_gpu(multiprocessors: int, **of_prefill: Any) -> Iterator[None]:
         cache.cache_clear()
 
 
+def narrow_in_pairs() -> None:
+    """The same, with more units than pairs, the last of which has one block's tokens only."""
+    pairs = functools.partial(cuda_narrow.narrow, cluster=2)
+    with mock.patch.object(cuda_plan, "narrow", pairs):
+        mla_of("narrow", (130, 456, 72, 72), F16, norm=True, rope=8, multiprocessors=4)
+
+
 def wgmma_in_pairs() -> None:
     """Clusters of two blocks, an instance that benchmarks alone ask for."""
     with small_gpu(2, cluster=2):
@@ -213,6 +221,21 @@ def wgmma_in_pairs() -> None:
         out = mla.project_cuda(hidden, down, *ups, kv_heads=1, design="wgmma")
     for part, up in enumerate(ups):
         close(out[:, part, 0], hidden.double() @ down.double() @ up.double(), BOUND[F16])
+
+
+def mla_gradients(tokens: int, model: int, rank: int, columns: int, multiprocessors: int) -> None:
+    """Gradients that are halves of one tensor, as of a stacked output."""
+    hidden, grad = torch.randn(tokens, model), torch.randn(tokens, 2, 1, columns)
+    down, up_k, up_v = (torch.randn(a, b) for a, b in ((model, rank), *[(rank, columns)] * 2))
+    with small_gpu(multiprocessors):
+        found = mla_backward.launch(grad[:, 0], grad[:, 1], hidden, down, up_k, up_v)
+    x, gk, gv, wd, wk, wv = (
+        t.double() for t in (hidden, grad[:, 0, 0], grad[:, 1, 0], down, up_k, up_v)
+    )
+    by_latent, latent = gk @ wk.t() + gv @ wv.t(), x @ wd
+    want = (by_latent @ wd.t(), x.t() @ by_latent, latent.t() @ gk, latent.t() @ gv)
+    for mine, exact in zip(found, want, strict=True):
+        close(mine, exact, BOUND[F32])
 
 
 def floor(name: str, *before: Any, after: Callable[[], bool] = lambda: True) -> None:
@@ -273,12 +296,27 @@ CALLS: dict[str, list[Callable[[], None]]] = {
         lambda: mla_of("decode", (3, 72, 64, 1544), F16, linear=True, multiprocessors=2),
         lambda: mla_of("decode", (1, 136, 64, 64), BF16, linear=True, multiprocessors=2),
     ],
+    # A last block with fewer tokens; rows of w_up that no thread has; more tokens than one batch.
+    "mla_kv_token_gradients": [
+        lambda: mla_gradients(5, 24, 48, 16, 2),
+        lambda: mla_gradients(7, 8, 52, 48, 7),
+    ],
+    "mla_kv_weight_gradients": [
+        lambda: mla_gradients(5, 8, 20, 16, 2),
+        lambda: mla_gradients(130, 4, 96, 16, 17),
+    ],
     # The library before it, and both products with the norm in them; more steps than stages.
     "mla_kv_wgmma": [
         lambda: mla_of("wgmma", (5, 72, 72, 72), F16, rope=8, multiprocessors=2),
         lambda: mla_of("wgmma", (5, 72, 328, 64), BF16, linear=True, multiprocessors=2),
         lambda: mla_of("wgmma", (128, 264, 256, 72), BF16, norm=True, multiprocessors=1),
         wgmma_in_pairs,
+    ],
+    # Blocks of 64 tokens and of 128, each with more than one unit, and more steps than stages.
+    "mla_kv_narrow": [
+        lambda: mla_of("narrow", (5, 456, 72, 72), F16, norm=True, rope=8, multiprocessors=4),
+        lambda: mla_of("narrow", (260, 72, 8, 136), BF16, linear=True, multiprocessors=2),
+        narrow_in_pairs,
     ],
     "template_op_kernel": [template_op],
     "empty": [lambda: floor("empty", torch.zeros(1))],
@@ -292,7 +330,7 @@ CALLS: dict[str, list[Callable[[], None]]] = {
 }
 
 
-HOPPER = ("mla_kv_decode", "mla_kv_wgmma", "chunked", "gate_keys")
+HOPPER = ("mla_kv_decode", "mla_kv_narrow", "mla_kv_wgmma", "chunked", "gate_keys")
 
 
 def test_the_table_has_every_shipped_kernel() -> None:

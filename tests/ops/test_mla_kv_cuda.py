@@ -133,18 +133,21 @@ def poison() -> Any:
     [
         ((384, 256, 48, 4, 32, 32), {}, "registers"),
         ((384, 256, 48, 4, 32, 32), dict(norm=True), "fused"),
-        ((384, 256, 48, 4, 32, 32), dict(dtype=F16), "mma"),
+        ((384, 256, 48, 4, 32, 32), dict(dtype=F16), "library"),
         ((384, 256, 48, 4, 32, 32), dict(dtype=F16, form="packed", norm=True), "mma"),
         ((1, 7168, 512, 128, 128, 128), dict(dtype=BF16), "decode"),
         ((16, 7168, 512, 128, 128, 128), dict(dtype=BF16, form="packed_in", rope=64), "decode"),
         ((8, 7168, 512, 128, 128, 128), dict(dtype=BF16, form="packed"), "decode"),
         ((9, 7168, 512, 128, 128, 128), dict(dtype=BF16, form="packed"), "wgmma"),
-        ((17, 7168, 512, 128, 128, 128), dict(dtype=BF16), "wgmma"),
+        ((17, 7168, 512, 128, 128, 128), dict(dtype=BF16), "library"),
         ((256, 2048, 512, 16, 128, 128), dict(dtype=BF16), "library"),
         ((256, 2048, 512, 16, 128, 128), dict(dtype=BF16, form="packed", rope=64), "mma"),
-        ((16, 7168, 512, 128, 128, 128), dict(dtype=F32), "mma"),
+        ((16, 7168, 512, 128, 128, 128), dict(dtype=F32), "library"),
+        ((16, 7168, 512, 128, 128, 128), dict(dtype=F32, form="packed"), "mma"),
+        ((65536, 1024, 128, 8, 64, 64), dict(dtype=BF16), "narrow"),
+        ((8192, 1024, 128, 8, 64, 64), dict(dtype=BF16), "library"),
         ((4096, 7168, 512, 128, 128, 128), dict(dtype=BF16, form="packed"), "wgmma"),
-        ((4096, 7168, 512, 128, 128, 128), dict(dtype=BF16, offset=1), "wgmma"),
+        ((4096, 7168, 512, 128, 128, 128), dict(dtype=BF16, offset=1), "library"),
         ((4096, 7168, 511, 128, 128, 128), dict(dtype=BF16), "library"),
         ((4096, 7168, 511, 128, 128, 128), dict(dtype=BF16, form="packed"), "mma"),
         ((4096, 2048, 512, 16, 128, 128), dict(dtype=F64), "product"),
@@ -152,6 +155,14 @@ def poison() -> Any:
 )
 def test_designs_chosen(sizes: Any, options: dict[str, Any], design: str) -> None:
     assert plan_for(*sizes, **options).design == design
+
+
+def test_strict_float32_is_not_left_to_a_global_setting() -> None:
+    operands, options = call(16, 7168, 512, 128, 128, 128, device="meta")
+    known = cuda.operands_of(*operands, **options)
+    assert cuda_plan.plan(known, Device(cublaslt=False)).design == "mma"
+    with pytest.raises(ValueError, match="'library' does not fit"):
+        cuda_plan.plan(known, Device(cublaslt=False), "library")
 
 
 def test_older_devices_get_no_design_of_hopper() -> None:
@@ -173,7 +184,7 @@ def test_the_explanation_names_every_step() -> None:
     words = cuda.explain_cuda(*operands, **options).splitlines()
     assert words[0].startswith("wgmma: ") and len(words) == 4
     assert [w.split("<")[0].strip() for w in words[1:]] == [
-        "torch.mm: hidden @ w_down", "mla_kv_latent", "mla_kv_wgmma",
+        "matrix library: hidden @ w_down", "mla_kv_latent", "mla_kv_wgmma",
     ]  # fmt: skip
     empty = [operands[0][:0], *operands[1:]]
     options["k_pe"] = options["k_pe"][:0]

@@ -57,13 +57,43 @@ def _gradients(
     elif wanted[5]:
         by_rope = hidden.new_zeros((*hidden.shape[:-1], 1, rope_dim))
     found: list[Tensor | None] = [None] * 5
-    if any(wanted[:5]):
+    small = _by_kernels(
+        grad_k, grad_v, hidden, w_down, w_up_k, w_up_v, norm_weight, rope_dim, wanted
+    )  # fmt: skip
+    if small is not None:
+        found[:4] = small
+    elif any(wanted[:5]):
         found = _by_matrices(
             grad_k, grad_v, hidden, w_down, w_up_k, w_up_v, kv_heads, norm_weight, norm_eps,
             accuracy, wanted,
         )  # fmt: skip
     # An operator's outputs may not be one tensor.
     return tuple(hidden.new_empty(0) if t is None else t for t in (*found, by_rope))
+
+
+def _by_kernels(
+    grad_k: Tensor | None,
+    grad_v: Tensor | None,
+    hidden: Tensor,
+    w_down: Tensor,
+    w_up_k: Tensor,
+    w_up_v: Tensor,
+    norm_weight: Tensor | None,
+    rope_dim: int,
+    wanted: list[bool],
+) -> tuple[Tensor, ...] | None:
+    """By hidden, w_down, w_up_k and w_up_v in two launches; None where that is not for the call."""
+    if not hidden.is_cuda or norm_weight is not None or rope_dim or not all(wanted[:4]):
+        return None
+    if grad_k is None or grad_v is None:
+        return None
+    from kernelproof.ops.mla_kv import cuda_backward
+
+    operands = (grad_k, grad_v, hidden, w_down, w_up_k, w_up_v)
+    if not cuda_backward.fits(*operands):
+        return None
+    cuda_backward.bind(hidden.device.index)
+    return cuda_backward.launch(*operands)
 
 
 def _by_matrices(

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from kernelproof.cuda import Kernel
-from kernelproof.ops.mla_kv import cuda_barrier
+from kernelproof.ops.mla_kv import cublaslt, cuda_barrier, cuda_library
 from kernelproof.ops.mla_kv.cuda_operands import Operands, rows_of, weight_of
 from kernelproof.ops.mla_kv.cuda_plan import plan
 from kernelproof.ops.mla_kv.cuda_steps import H200, Device, Launch, Library, Map, Plan
@@ -32,7 +32,8 @@ def kernel(name: str, source: str = "kernel.cu") -> Kernel:
 @functools.cache
 def device_facts(index: int) -> Device:
     facts = torch.cuda.get_device_properties(index)
-    return Device(facts.multi_processor_count, (facts.major, facts.minor))
+    capability = (facts.major, facts.minor)
+    return Device(facts.multi_processor_count, capability, cublaslt.available())
 
 
 def operands_of(
@@ -173,16 +174,17 @@ class Prepared:
     """A call whose kernels are chosen: ``steps`` take the tensors by name."""
 
     def __init__(
-        self, chosen: Plan, out_shapes: list[tuple[int, ...]], facts: Device, device: int
-    ) -> None:
+        self, chosen: Plan, operands: Operands, out_shapes: list[tuple[int, ...]], facts: Device,
+        device: int,
+    ) -> None:  # fmt: skip
         self.out_shapes = out_shapes
         self.scratch = chosen.scratch
         self.together = chosen.together
         programmatic = facts.capability >= (9, 0)
         self.steps: list[Callable[[dict[str, Any]], None]] = [
-            _library_product(step)
+            cuda_library.product(step, operands, device)
             if isinstance(step, Library)
-            else _launcher(step, device, programmatic and not step.cooperative)
+            else _launcher(step, device, programmatic)
             for step in chosen.launches
         ]
 
@@ -195,7 +197,7 @@ def _prepared(device: int, design: str | None, *known: Any) -> Prepared:
     shapes = [(*leading, *shape) for shape in operands.out_shapes()]
     empty = operands.tokens == 0 or not any(math.prod(shape) for shape in operands.out_shapes())
     chosen = Plan("none", ()) if empty else plan(operands, facts, design)
-    return Prepared(chosen, shapes, facts, device)
+    return Prepared(chosen, operands, shapes, facts, device)
 
 
 def _launcher(launch: Launch, device: int, programmatic: bool) -> Callable[[dict[str, Any]], None]:
@@ -217,40 +219,6 @@ def _launcher(launch: Launch, device: int, programmatic: bool) -> Callable[[dict
         compiled.again(device, args, how)
 
     return run
-
-
-def _library_product(step: Library) -> Callable[[dict[str, Any]], None]:
-    def run(tensors: dict[str, Any]) -> None:
-        weight = tensors[step.weight]
-        if weight.dim() == 3:  # its heads follow one another as columns do
-            rank, heads, width = weight.shape
-            weight = weight.as_strided((rank, heads * width), (weight.stride(0), weight.stride(2)))
-        depth, columns = weight.shape
-        if step.tokens == "hidden":
-            _multiply_hidden(tensors["hidden"], weight, tensors[step.out])
-            return
-        out = tensors[step.out]
-        if step.part is not None:
-            out = out.view(-1, 2, columns)[:, step.part]
-        torch.mm(tensors["latent"].view(-1, depth), weight, out=out.view(-1, columns))
-
-    return run
-
-
-def _multiply_hidden(hidden: torch.Tensor, w_down: torch.Tensor, out: torch.Tensor) -> None:
-    """hidden @ w_down without a copy of hidden, whose leading axes merge into two."""
-    model, rank = w_down.shape
-    rows = rows_of(tuple(hidden.shape), tuple(hidden.stride()), True)
-    if rows.number == rows.inner:
-        flat = hidden.as_strided((rows.number, model), (rows.inner_stride, rows.column))
-        torch.mm(flat, w_down, out=out.view(-1, rank))
-        return
-    outer = rows.number // rows.inner
-    batches = hidden.as_strided(
-        (outer, rows.inner, model), (rows.outer_stride, rows.inner_stride, rows.column)
-    )
-    latents = out.view(outer, rows.inner, rank)
-    torch.bmm(batches, w_down.expand(outer, model, rank), out=latents)
 
 
 def explain_cuda(

@@ -41,7 +41,7 @@ def slot(device: int, blocks: int) -> torch.Tensor | None:
     if number == _SLOTS:
         return None
     _next[device] = number + 1
-    made = pool[number * _SLOT_WORDS : number * _SLOT_WORDS + 1]
+    made = pool[number * _SLOT_WORDS : (number + 1) * _SLOT_WORDS]
     if not capturing:
         _of_stream[device, stream, blocks] = made
     return made

@@ -37,10 +37,14 @@ _WGMMA_TILES = 64
 # weights lie as those of linear layers.
 _DECODE_TOKENS, _DECODE_TOKENS_LINEAR = 16, 8
 _DECODE_THREADS = 320
+# Copies in flight for a warp. Of one token and of several: whether the copies of w_up wait for
+# w_down, and steps that are kept in registers.
+_DECODE_WINDOW = 2
+_DECODE_LATE, _DECODE_KEPT = (False, True), (2, 0)
 _DECODE_WORKERS = 8
 
 
-def _maps(n: Operands, depth: int) -> tuple[tuple[Map, Map], tuple[int, int]] | None:
+def weight_maps(n: Operands, depth: int) -> tuple[tuple[Map, Map], tuple[int, int]] | None:
     """Tensor maps of w_up_k and w_up_v with boxes of 64 columns x ``depth`` rows, and the columns
     that make a head of each map; None where the copy engine cannot read the weights."""
     maps, folds = [], []
@@ -49,12 +53,12 @@ def _maps(n: Operands, depth: int) -> tuple[tuple[Map, Map], tuple[int, int]] | 
             return None
         if not w.merged and w.width % 64:
             return None
-        maps.append(_map(name, w, n.size, depth))
+        maps.append(tensor_map(name, w, n.size, depth))
         folds.append(w.columns if w.merged else w.width)
     return (maps[0], maps[1]), (folds[0], folds[1])
 
 
-def _map(name: str, w: Weight, size: int, depth: int) -> Map:
+def tensor_map(name: str, w: Weight, size: int, depth: int) -> Map:
     heads, width = (1, w.columns) if w.merged else (w.heads, w.width)
     # A single head is never stepped over; its stride only has to be valid.
     head = (w.head if heads > 1 else 8) * size
@@ -121,7 +125,7 @@ def _own_down(n: Operands, device: Device) -> Wgmma | None:
         return None
     if n.norm and n.dtype != torch.bfloat16:
         return None  # latents before their norm may be too large for float16
-    weight = _map("w_down", n.down, n.size, 64)
+    weight = tensor_map("w_down", n.down, n.size, 64)
     x_map = Map("hidden", (n.model, n.tokens), (rows.inner_stride * n.size,), (64, _WGMMA_TILE[0]))
     return Wgmma(
         x_map, (weight, weight), (n.rank, n.rank), n.down.along_depth, rows, n.model,
@@ -156,7 +160,7 @@ def prefill(
     first, *rest = tile_counts(n.tokens, n.sides(), _WGMMA_TILE)
     if first * sum(rest) < _WGMMA_TILES and not asked:
         return None
-    maps = _maps(n, 64)
+    maps = weight_maps(n, 64)
     if maps is None or not all(side.out_aligned(n.size) for side in n.sides()):
         return None
     down = _own_down(n, device) if own_down or own_down is None else None
@@ -209,7 +213,7 @@ def decode(n: Operands, device: Device) -> Plan | None:
         return None
     if n.tokens > _DECODE_TOKENS or n.rank > 64 * device.multiprocessors or n.model % 8:
         return None
-    maps = _maps(n, 32)
+    maps = weight_maps(n, 32)
     wide = n.hidden.wide(n.size) and n.down.wide(n.size)
     if maps is None or not wide or n.up[0].along_depth != n.down.along_depth:
         return None
@@ -231,10 +235,13 @@ def decode(n: Operands, device: Device) -> Plan | None:
     two_steps = n.tokens > 1
     counts = tile_counts(n.tokens, n.sides(), (n.tokens, 64 * column_warps))
     sizes = packed_sizes(n.hidden, n.model, n.model, n.sides(), counts, n.size, n.k_pe)
-    flags = ", ".join(str(f).lower() for f in (two_steps, n.norm, k_major))
+    # Weights of linear layers come without copies of w_down that could be waited for.
+    late = _DECODE_LATE[two_steps] and not k_major
+    flags = ", ".join(str(f).lower() for f in (two_steps, n.norm, k_major, late))
     name = (
         f"mla_kv_decode<{C_TYPES[n.dtype]}, {n.model}, {n.rank}, {splits}, {column_warps}, "
-        f"{ceil_div(n.tokens, 8)}, {latents}, {flags}, {slots}, 2>"
+        f"{ceil_div(n.tokens, 8)}, {latents}, {flags}, {slots}, {_DECODE_WINDOW}, "
+        f"{_DECODE_KEPT[two_steps]}>"
     )
     args = (
         "hidden", "w_down", *maps[0], "norm_weight" if n.norm else None, *_ends(n), "partial",

@@ -8,6 +8,7 @@ import torch
 
 from kernelproof.ops.mla_kv.cuda_hopper import decode, prefill
 from kernelproof.ops.mla_kv.cuda_mma import Product, block_plan, mma, products
+from kernelproof.ops.mla_kv.cuda_narrow import narrow
 from kernelproof.ops.mla_kv.cuda_operands import (
     C_TYPES,
     Operands,
@@ -42,6 +43,8 @@ _REGISTER_TOKENS_PER_SM = 8
 # Quads of weights a thread can hold without spilling.
 _REGISTER_QUADS = 24
 _MAX_BLOCKS = 2**31 - 1
+# Fewer tokens have their norm in the sum of mla_kv_mma's parts, without a launch of its own.
+_NORM_TOKENS = 1024
 
 
 # -- one launch, weights in registers --------------------------------------------------------------
@@ -182,10 +185,12 @@ def _product(n: Operands, device: Device) -> Plan:
     return Plan("product", tuple(launches), tuple(scratch), "one tiled product after the other")
 
 
-def library(n: Operands) -> Plan | None:
+def library(n: Operands, device: Device) -> Plan | None:
     """The matrix library for all products, or None where its results do not lie as ours."""
-    if n.dtype not in (torch.float16, torch.bfloat16) or n.rope or not n.rank:
+    if n.dtype == torch.float64 or n.rope or not n.rank:
         return None
+    if n.dtype == torch.float32 and not device.cublaslt:
+        return None  # the accuracy of PyTorch's products is a global setting
     if not all(w.merged and w.columns for w in n.up):
         return None
     count = n.tokens * n.rank
@@ -195,31 +200,37 @@ def library(n: Operands) -> Plan | None:
     if n.norm:
         scratch.append(("partial", count, n.dtype))
         steps.append(latent_launch(n, 1, n.dtype, n.dtype))
-    for part, weight in enumerate(("w_up_k", "w_up_v")):
-        if n.layout == "stacked":
-            steps.append(Library("latent", weight, "out0", part))
-        else:
-            steps.append(Library("latent", weight, f"out{part}"))
+    k, v = n.up
+    if n.layout == "stacked" and (k.row, k.column) == (v.row, v.column):
+        steps.append(Library("latent", "w_up_k", "out0", both=True))
+    elif n.layout == "stacked":
+        steps += [Library("latent", name, "out0", i) for i, name in enumerate(("w_up_k", "w_up_v"))]
+    else:
+        steps += [Library("latent", "w_up_k", "out0"), Library("latent", "w_up_v", "out1")]
     return Plan("library", tuple(steps), tuple(scratch), "no kernel of our own is faster here")
 
 
-DESIGNS = ("registers", "fused", "block", "decode", "wgmma", "library", "mma", "product")
-
-
-# Multiply-adds, weights and tokens below which mla_kv_mma beats the matrix library on an H200: its
-# launches follow one another with less of a gap.
-_MMA_WORK, _MMA_WEIGHTS, _MMA_TOKENS = 400_000_000, 8_000_000, 1024
+DESIGNS = (
+    "registers",
+    "fused",
+    "block",
+    "decode",
+    "stream",
+    "persistent",
+    "wgmma",
+    "library",
+    "mma",
+    "product",
+)
 
 
 def _candidates(n: Operands) -> tuple[str, ...]:
     """Designs by preference, of which the first that fits is taken (measured on an H200)."""
     if n.dtype in (torch.float16, torch.bfloat16):
-        weights = n.rank * (n.model + n.columns)
-        small = weights < _MMA_WEIGHTS and n.tokens * weights < _MMA_WORK
-        if small and n.tokens < _MMA_TOKENS:
+        if n.norm and n.tokens < _NORM_TOKENS:
             return ("decode", "mma", "product")
-        return ("decode", "wgmma", "library", "mma", "product")
-    return ("registers", "fused", "mma", "product")
+        return ("decode", "narrow", "library", "wgmma", "mma", "product")
+    return ("registers", "fused", "library", "mma", "product")
 
 
 @functools.lru_cache(maxsize=1024)
@@ -242,12 +253,14 @@ def plan(n: Operands, device: Device = H200, design: str | None = None) -> Plan:
             chosen = block_plan(n, device)
         elif name == "decode":
             chosen = decode(n, device)
+        elif name == "narrow":
+            chosen = narrow(n, device, design is not None)
         elif name == "wgmma":
             chosen = prefill(n, device, design is not None)
         elif name == "fused":
             chosen = _fused(n, device, design is not None)
         elif name == "library":
-            chosen = library(n)
+            chosen = library(n, device)
         elif name == "mma":
             chosen = mma(n, device)
         elif name == "product":

@@ -44,16 +44,20 @@ class Launch(NamedTuple):
 
 
 class Library(NamedTuple):
-    """A product by the matrix library of PyTorch: ``tokens`` ("hidden" or "latent") @ ``weight``,
-    all by name, into ``out``; with ``part`` into the keys (0) or values (1) of a stacked output."""
+    """A product by the matrix library: ``tokens`` ("hidden" or "latent") @ ``weight``, all by name,
+    into ``out``; with ``part`` into the keys (0) or values (1) of a stacked output. ``both``: with
+    w_up_k and w_up_v, into keys and values, which is one product of two batches where the library
+    can step from one weight to the other."""
 
     tokens: str
     weight: str
     out: str
     part: int | None = None
+    both: bool = False
 
     def described(self) -> str:
-        return f"torch.mm: {self.tokens} @ {self.weight}"
+        weight = "w_up_k and w_up_v" if self.both else self.weight
+        return f"matrix library: {self.tokens} @ {weight}"
 
 
 class Plan(NamedTuple):
@@ -73,10 +77,11 @@ class Plan(NamedTuple):
 
 
 class Device(NamedTuple):
-    """What the choice depends on."""
+    """What the choice depends on. ``cublaslt``: whether that library can be called by itself."""
 
     multiprocessors: int = 132
     capability: tuple[int, int] = (9, 0)
+    cublaslt: bool = True
 
 
 H200 = Device()

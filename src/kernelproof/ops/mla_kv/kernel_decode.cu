@@ -158,10 +158,12 @@ struct DecodeShape {
 // tokens at most 8 * NT and at most LATENTS. TWO_STEPS: blocks first sum the shares of one token
 // each, and a second grid barrier follows; else every block sums all. NORM: norm_weight is used.
 // `partial`: SPLITS x tokens x RANK; `summed`: tokens x RANK. Maps: (column of a head, head, depth),
-// boxes of 64 x 1 x 32, 128-byte swizzle; `fold` columns make a head. With fewer than eight
+// boxes of 64 x 1 x 32, 128-byte swizzle; `fold` columns make a head.  LATE: copies of w_up start when those of w_down have arrived. KEPT: steps of w_up that wait in
+// registers at the grid barrier. With fewer than eight
 // COLUMN_WARPS the grid has a block for every tile.
 template <typename T, int MODEL, int RANK, int SPLITS, int COLUMN_WARPS, int NT, int LATENTS,
-          bool TWO_STEPS, bool NORM, bool K_MAJOR, int SLOTS, int WINDOW>
+          bool TWO_STEPS, bool NORM, bool K_MAJOR, bool LATE, int SLOTS, int WINDOW,
+          int KEPT>
 __global__ void __launch_bounds__(kThreads, 1)
     mla_kv_decode(const T* hidden, const T* w_down, const __grid_constant__ TensorMap w0_map,
                   const __grid_constant__ TensorMap w1_map, const T* norm_weight, const T* k_pe,
@@ -191,6 +193,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     __syncwarp();
     asm volatile("bar.arrive 4, 320;" ::: "memory");
     wait_for_previous_kernel();
+    if (LATE) asm volatile("bar.sync 5, 288;" ::: "memory");
     if (lane < kWorkers) {
       const unsigned my_full = full + 8 * SLOTS * lane, my_empty = empty + 8 * SLOTS * lane;
       const unsigned my_slots = base + lane * SLOTS * kSlotBytes;
@@ -303,6 +306,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
     }
     asm volatile("cp.async.commit_group;\n\tcp.async.wait_group 0;" ::: "memory");
+    if (LATE) asm volatile("bar.arrive 5, 288;" ::: "memory");
     __syncwarp();
 #pragma unroll
     for (int j = 0; j < S::down_steps; ++j) {
@@ -356,8 +360,38 @@ __global__ void __launch_bounds__(kThreads, 1)
   asm volatile("bar.arrive 1, 288;" ::: "memory");
   asm volatile("bar.sync 4, 320;" ::: "memory");  // the mbarriers exist, and all slots are free
   if (tid == 0) barrier_arrive(first_done);
+  // The first steps of w_up wait in registers, and their slots take the next ones.
+  const unsigned my_full = full + 8 * SLOTS * warp, my_empty = empty + 8 * SLOTS * warp;
+  auto read_box = [&](uint4 (&w)[8], int slot) {
+    const unsigned box = ring + slot * kSlotBytes;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      if constexpr (K_MAJOR) {  // rows of 64 bytes, swizzled over 64
+        const int row = 8 * i + g;
+        w[i] = load_shared(box + row * 64 + ((t ^ (row >> 1 & 3)) << 4));
+      } else {
+        const int row = i / 4 * 16 + 2 * t + i % 2 + i / 2 % 2 * 8;
+        w[i] = load_shared(box + row * 128 + ((g ^ (row & 7)) << 4));
+      }
+    }
+  };
+  constexpr int kept = !S::one_tile ? 0 : KEPT < S::up_steps ? KEPT : S::up_steps;
+  uint4 first_steps[kept > 0 ? kept : 1][8];
+#pragma unroll
+  for (int s = 0; s < kept; ++s) {
+    constexpr int first = S::down_slots;
+    if (static_cast<int>(blockIdx.x) >= tiles) break;
+    barrier_wait(my_full + 8 * ((s + first) % SLOTS), s / SLOTS & 1);
+    read_box(first_steps[s], (s + first) % SLOTS);
+    if (s + SLOTS < S::up_steps) {
+      __syncwarp();
+      if (lane == 0) barrier_arrive(my_empty + 8 * ((s + first) % SLOTS));
+    }
+  }
   asm volatile("bar.sync 2, 288;" ::: "memory");
 
+  // All blocks are there: those of the next kernel take none of their places.
+  let_next_kernel_start();
   // Latents in shared memory.
   if constexpr (TWO_STEPS) {
     // 16 threads a quad of columns, each a part of the shares.
@@ -479,7 +513,6 @@ __global__ void __launch_bounds__(kThreads, 1)
   workers_sync();
 
   const int column_warp = warp % COLUMN_WARPS, depth_warp = warp / COLUMN_WARPS;
-  const unsigned my_full = full + 8 * SLOTS * warp, my_empty = empty + 8 * SLOTS * warp;
   int q0 = 0;
   for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x, q0 += S::up_steps) {
     clear(sum);
@@ -495,23 +528,18 @@ __global__ void __launch_bounds__(kThreads, 1)
           b[n] = load_shared(base + SLOTS * kWorkers * kSlotBytes + token * S::latent_pitch +
                              (depth_warp * S::up_steps + s) * 64 + t * 16);
       }
-      const int slot = (q + S::down_slots) % SLOTS;
-      const unsigned box = ring + slot * kSlotBytes;
-      barrier_wait(my_full + 8 * slot, q / SLOTS & 1);
       uint4 w[8];
+      if (s < kept) {
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        if constexpr (K_MAJOR) {  // rows of 64 bytes, swizzled over 64
-          const int row = 8 * i + g;
-          w[i] = load_shared(box + row * 64 + ((t ^ (row >> 1 & 3)) << 4));
-        } else {
-          const int row = i / 4 * 16 + 2 * t + i % 2 + i / 2 % 2 * 8;
-          w[i] = load_shared(box + row * 128 + ((g ^ (row & 7)) << 4));
+        for (int i = 0; i < 8; ++i) w[i] = first_steps[s < kept ? s : 0][i];
+      } else {
+        const int slot = (q + S::down_slots) % SLOTS;
+        barrier_wait(my_full + 8 * slot, q / SLOTS & 1);
+        read_box(w, slot);
+        if (!S::one_tile || s + SLOTS < S::up_steps) {  // there will be another copy
+          __syncwarp();
+          if (lane == 0) barrier_arrive(my_empty + 8 * slot);
         }
-      }
-      if (!S::one_tile || s + SLOTS < S::up_steps) {  // there will be another copy
-        __syncwarp();
-        if (lane == 0) barrier_arrive(my_empty + 8 * slot);
       }
       if constexpr (K_MAJOR) {
 #pragma unroll
