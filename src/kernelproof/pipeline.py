@@ -74,6 +74,7 @@ class Options:
     ``build_timeout``, ``call_timeout``, ``compile_timeout``: seconds. ``memory``: bytes that the
     candidate and what it starts may hold; a share of what is available by default.
     ``large``: also the cases past 2^31 elements, whose calls may take ten minutes.
+    ``training``: reference, candidate and baselines are in training mode; see `types.Problem`.
     """
 
     device: str | None = None
@@ -95,6 +96,7 @@ class Options:
     seconds: float = 10.0
     vs: tuple[str, ...] = ()
     store: str | None = None
+    training: bool = False
 
 
 def judge(
@@ -145,7 +147,8 @@ def _job(problem: str | Path, found: Candidate, options: Options, timed: bool) -
     with span("import torch"):
         import torch  # noqa: F401  a stage of its own: it takes a second, or some
     with span("load the problem"):
-        reference = problems.load(problem, dict(options.sizes), options.shrink_to)
+        sizes, training = dict(options.sizes), options.training
+        reference = problems.load(problem, sizes, options.shrink_to, training)
     if options.case_sizes:
         case = _timed_case(reference, options)
         reference = reference.with_case(case, dict(options.case_sizes))

@@ -34,7 +34,10 @@ _FACTS = {
     "output": object, "mutated": list, "overrun": list, "views_input": list, "reused": list,
     "devices": list, "emulated": (dict, type(None)), "refused": list,
 }  # fmt: skip
-_LOADED = {"import_seconds": float, "construct_seconds": float, "weights": str}
+_LOADED = {
+    "import_seconds": float, "construct_seconds": float, "weights": str,
+    "alike": (bool, type(None)),
+}  # fmt: skip
 _TRACED = {"tripwires": dict, "profile": (dict, type(None))}
 _TRIPWIRES = {"patched": list, "seen": list, "opened": list, "threads": int}
 _PROFILE = {"seconds": float, "library": float, "names": list}
@@ -73,6 +76,7 @@ class CandidateProcess:
         self.limits = limits
         self.worker = Worker(candidate.name, limits)
         self.weights = ""
+        self.alike: bool | None = None
         self.build_seconds = 0.0
         self.import_seconds = 0.0
         self.built = False
@@ -98,12 +102,13 @@ class CandidateProcess:
             threads=threads(),
             emulated=self.emulated,
             current=self.current,
+            training=self.options.training,
         )
         _form("load", answer, _LOADED)
         if not self.built:
             self.import_seconds = answer["import_seconds"]
             self.build_seconds = self.import_seconds + answer["construct_seconds"]
-            self.weights = answer["weights"]
+            self.weights, self.alike = answer["weights"], answer["alike"]
             self.built = True
             if self.once_built is not None:
                 self.once_built()
@@ -193,7 +198,7 @@ class CandidateProcess:
         if self.built:
             return Build(
                 status="pass", seconds=self.build_seconds, weights=self.weights,
-                confinement=confinement,
+                alike=self.alike, confinement=confinement,
             )  # fmt: skip
         return Build(
             status=verdict.status if verdict.status != "pass" else "crash",
@@ -359,6 +364,7 @@ class TimedModule(Timed):
         self.load = {
             "path": path, "kind": "baseline", "attr": attr, "device": device, "wrap": wrap,
             "language": "pytorch", "threads": threads(), "tf32": tf32,
+            "training": options.training,
         }  # fmt: skip
         self.payload = payload
 
@@ -387,7 +393,8 @@ def payload_of(reference: Reference, case: Case, seed: int) -> tuple[Any, Any, i
     from kernelproof.check.reference import construct, state_of
 
     args, kwargs = reference.init_args(case)
-    model = construct(reference.module.Model, args, kwargs, seed, "cpu")
+    training = reference.problem.training
+    model = construct(reference.module.Model, args, kwargs, seed, "cpu", training)
     return args, kwargs, seed, state_of(model)
 
 

@@ -32,11 +32,12 @@ class ReferenceModel:
         args, kwargs: its constructor's arguments.
         seed: drawn before each construction, so that both copies and the candidate start alike.
         device: where both run.
+        training: both are in training mode; see `types.Problem`.
     """
 
     def __init__(
         self, factory: Callable[..., Any], args: list[Any], kwargs: dict[str, Any],
-        seed: int, device: str,
+        seed: int, device: str, training: bool = False,
     ) -> None:  # fmt: skip
         self.device = device
         # Where the oracle's answers are, and where it runs: on the CPU where that is quicker.
@@ -44,8 +45,8 @@ class ReferenceModel:
         self._place = device
         self._on_device: float | None = None  # seconds there, where the CPU is being tried
         self._twin: Any = None
-        self.model = construct(factory, args, kwargs, seed, device)
-        self.exact = construct(factory, args, kwargs, seed, device)
+        self.model = construct(factory, args, kwargs, seed, device, training)
+        self.exact = construct(factory, args, kwargs, seed, device, training)
         self.exact.load_state_dict(self.model.state_dict())
         with contextlib.suppress(RuntimeError):
             self.exact.double()
@@ -248,12 +249,13 @@ def to_device(value: Any, device: str) -> Any:
 
 
 def construct(
-    factory: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], seed: int, device: str
-) -> Any:
-    """``factory(*args, **kwargs)`` under ``seed``, on ``device``, in eval mode."""
+    factory: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], seed: int, device: str,
+    training: bool = False,
+) -> Any:  # fmt: skip
+    """``factory(*args, **kwargs)`` under ``seed``, on ``device``, in eval mode or ``training``."""
     seed_all(seed)
     model = factory(*copy.deepcopy(args), **copy.deepcopy(kwargs))
-    return model.to(device).eval()
+    return model.to(device).train(training)
 
 
 def state_of(model: Any) -> dict[str, torch.Tensor]:
