@@ -14,7 +14,7 @@ STAMP  := $(VENV)/.installed
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[cuda,dev,mcp,postgres,triton]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[cuda,dev,mcp,postgres,ray,triton]'
 	touch $@
 
 demo: $(STAMP)

@@ -50,6 +50,7 @@ from kernelproof.arguments import (
 from kernelproof.commands import level_of, print_json, sizes_of
 from kernelproof.errors import KernelproofError, UsageError
 from kernelproof.progress import Shown
+from kernelproof.suite import commands as suite_commands
 
 if TYPE_CHECKING:
     from kernelproof.pipeline import Options
@@ -225,6 +226,7 @@ for _name, _command in (
 ):  # fmt: skip
     app.command(_name)(_command)
 app.add_typer(session_commands.app)
+app.add_typer(suite_commands.app)
 
 
 @app.callback(invoke_without_command=True)

@@ -55,7 +55,8 @@ def _gpu(torch: Any) -> dict[str, Any]:
         import pynvml
 
         pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+        # By its identity: NVML numbers all GPUs, CUDA those that this process may see.
+        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(0).uuid}")
         facts["gpu_driver"] = str(pynvml.nvmlSystemGetDriverVersion())
         facts["sm_clock_mhz"] = int(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM))
         facts["memory_clock_mhz"] = int(

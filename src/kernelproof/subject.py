@@ -181,6 +181,14 @@ class CandidateProcess:
             _form("kernels", one, _KERNEL)
         return answer
 
+    def build_ahead(self, capability: str) -> None:
+        """Import the candidate, whose builds are then in the cache; for a GPU of ``capability``,
+        such as "9.0", which need not be there. It is not constructed."""
+        self._ask(
+            "build", timeout=self.options.build_timeout, path=self.candidate.path,
+            language=self.candidate.language, capability=capability,
+        )  # fmt: skip
+
     def audited(self, verdict: Verdict) -> Verdict:
         """The verdict in view of files that the candidate has changed, where it could."""
         changed = self.traces.changed() if self.traces is not None else []

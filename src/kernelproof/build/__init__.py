@@ -46,3 +46,16 @@ _TOOLCHAINS: dict[str, Callable[[], None]] = {
 def prepare(language: str) -> None:
     """Make ready what ``language`` needs. Raises UnsupportedError where it is missing."""
     _TOOLCHAINS[language]()
+
+
+def for_target(capability: str) -> None:
+    """Build CUDA code in this process for a GPU of ``capability``, such as "9.0", without having
+    it, to the very builds that a process with such a GPU then finds in the cache."""
+    import os
+
+    from kernelproof.build import inline, stable
+
+    stable.target = f"sm_{capability.replace('.', '')}"
+    inline.ahead = True
+    # What torch takes where nothing is said and it sees such a GPU.
+    os.environ.setdefault("TORCH_CUDA_ARCH_LIST", f"{capability}+PTX")

@@ -48,6 +48,8 @@ class Inline:
 
 # What builds CUDA sources instead of nvcc, if anything does.
 take_cuda: Callable[[Inline], Any] | None = None
+# Whether CUDA sources are built for a GPU that is not there; see `build.for_target`.
+ahead = False
 
 
 def install() -> None:
@@ -126,7 +128,7 @@ def _require_cuda(caller: Path) -> None:
     import torch
 
     missing = []
-    if not torch.cuda.is_available():
+    if not torch.cuda.is_available() and not ahead:
         missing.append("an NVIDIA GPU that torch can use")
     if nvcc_path() is None:
         missing.append("nvcc (the CUDA toolkit)")

@@ -38,6 +38,8 @@ class Sources:
 
 # What builds CUDA sources instead of nvcc, if anything does.
 take_cuda: Callable[[Sources], None] | None = None
+# The GPU to build for where this process sees none, such as "sm_90"; "" for none.
+target = ""
 
 
 def torch_op(
@@ -97,13 +99,13 @@ def compile_library(
     cuda_paths = [path for path in paths if path.suffix == ".cu"]
     compiler = find_cxx()
     nvcc = find_nvcc(cuda_paths[0].name) if cuda_paths else ""
-    target = (arch or _present_arch(cuda_paths[0])) if cuda_paths else ""
+    chosen = (arch or _present_arch(cuda_paths[0])) if cuda_paths else ""
 
     abi = target_version(torch.__version__)
     cxx = ["-O3", "-march=native", "-fopenmp", "-std=c++17", "-fPIC", abi, *cflags]
     nv = ["-O3", "-std=c++17", "-Xcompiler", "-fPIC", "-DUSE_CUDA", "-lineinfo", abi]
     if cuda_paths:
-        number = target.removeprefix("sm_")
+        number = chosen.removeprefix("sm_")
         nv += [f"-gencode=arch=compute_{number},code=sm_{number}", *cuda_flags]
         cxx.append("-DUSE_CUDA")
     includes = [f"-I{path}" for path in include_paths()]
@@ -115,7 +117,7 @@ def compile_library(
 
     key = content_key(
         "stable", name, torch.__version__, compiler_identity(compiler), cpu_identity(),
-        compiler_identity(nvcc) if nvcc else "", target, cxx, nv if nvcc else "", link,
+        compiler_identity(nvcc) if nvcc else "", chosen, cxx, nv if nvcc else "", link,
         *source_parts(paths),
     )  # fmt: skip
 
@@ -151,6 +153,8 @@ def target_version(version: str) -> str:
 def _present_arch(source: Path) -> str:
     import torch
 
+    if target:
+        return target
     if not torch.cuda.is_available():
         raise UnsupportedError(
             f"{source.name} is CUDA code and this machine has no CUDA GPU that torch can use; "

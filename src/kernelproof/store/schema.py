@@ -58,6 +58,26 @@ SOURCES = Table(
     Column("id", String(64), primary_key=True),
     Column("body", Text, nullable=False),
 )
+# A suite judged once, and the result of each of its items. ``record`` is "" where there is none.
+SUITE_RUNS = Table(
+    "suite_runs",
+    METADATA,
+    Column("id", String(40), primary_key=True),
+    Column("created", DateTime(timezone=True), nullable=False, index=True),
+    Column("suite", String(200), nullable=False),
+    Column("body", Text, nullable=False),
+)
+SUITE_RESULTS = Table(
+    "suite_results",
+    METADATA,
+    Column("run", String(40), ForeignKey("suite_runs.id"), primary_key=True),
+    Column("item", String(400), primary_key=True),
+    Column("digest", String(40), nullable=False),
+    Column("status", String(20), nullable=False),
+    Column("device", String(200), nullable=False),
+    Column("record", String(40), nullable=False),
+    Column("body", Text, nullable=False),
+)
 
 
 # Of alembic; what it holds is `upgrade.HEAD`.

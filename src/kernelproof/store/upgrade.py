@@ -16,8 +16,8 @@ from kernelproof.errors import UsageError
 from kernelproof.store.schema import METADATA, VERSION
 
 # The newest step in migrations/versions.
-HEAD = "0002"
-_KNOWN = ("0001", HEAD)
+HEAD = "0003"
+_KNOWN = ("0001", "0002", HEAD)
 # Databases of before there were versions have this table.
 _FIRST_TABLE, _FIRST = "records", "0001"
 # Any number, the same for all: processes that open a new database wait for each other.

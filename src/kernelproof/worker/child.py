@@ -12,6 +12,7 @@ Requests (see `client.Worker.ask`):
     capture  which kernels the candidate compiles and how it launches them, without a GPU
     kernels  device time and launch of each kernel of one call, by torch's profiler
     gradients  those of one call; see `backward`
+    build    import the file, which compiles it, for a GPU that need not be there
     traced   what the candidate did to the process, and where one call spends its time
 
 A worker never judges.
@@ -101,6 +102,8 @@ class Host:
             return capture(self, request, payload)
         if do == "gradients":
             return self.gradients(*payload)
+        if do == "build":
+            return _build(request)
         assert self.sampler is not None
         if do == "warm":
             return self.sampler.warm()
@@ -217,6 +220,18 @@ class Host:
                 self.module, Placed(payload, self.device).given, self.device
             )
         return answer
+
+
+def _build(request: dict[str, Any]) -> dict[str, Any]:
+    from kernelproof import build
+
+    path = Path(request["path"])
+    if request["capability"]:
+        build.for_target(request["capability"])
+    sys.meta_path.append(_Beside(path.parent))
+    build.prepare(request["language"])
+    import_file(path, "candidate")
+    return {}
 
 
 class _Beside(importlib.abc.MetaPathFinder):

@@ -1,0 +1,237 @@
+"""A process that judges one item after another on one device, and the parent's handle on it.
+
+It is started with the one GPU that it may see, keeps torch and CUDA loaded between items, and ends
+when its parent does. Frames are those of `worker.wire`, as JSON. Requests: "judge" an order,
+"build" one ahead without a GPU, and "device", which tells what it runs on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kernelproof import openmp
+from kernelproof.errors import CandidateError, KernelproofError, UsageError
+from kernelproof.worker import wire
+
+_BOOT = (
+    "import sys, json; sys.path[:] = json.loads(sys.argv[2]); "
+    "from kernelproof.suite.judging import main; main(int(sys.argv[1]), json.loads(sys.argv[3]))"
+)
+_LOG_BYTES = 4000
+
+
+@dataclasses.dataclass(frozen=True)
+class Order:
+    """What is to be judged: paths on this machine, and options as JSON has them. ``arch``: the GPU
+    that a build is for, such as "9.0"; "" for none."""
+
+    problem: str
+    candidate: str
+    options: dict[str, Any]
+    timed: bool
+    arch: str = ""
+
+
+class Lost(Exception):
+    """The process ended without an answer."""
+
+
+class Late(Exception):
+    """There was no answer in time; the process was killed."""
+
+
+class Judge:
+    """A judging process. Not for several threads at once.
+
+    Args:
+        environment: variables that are other than this process's, such as CUDA_VISIBLE_DEVICES.
+        processors: those that it may use; all when empty.
+        nice: how far it steps back for others.
+    """
+
+    def __init__(
+        self,
+        environment: Mapping[str, str] | None = None,
+        processors: Sequence[int] = (),
+        nice: int = 0,
+    ) -> None:
+        ours, theirs = socket.socketpair()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process
+        command = [sys.executable, "-c", _BOOT, str(theirs.fileno()), json.dumps(sys.path)]
+        self.process = subprocess.Popen(
+            [*command, json.dumps({"processors": list(processors), "nice": nice})],
+            pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=self._log,
+            stderr=self._log, start_new_session=True,
+            env={**openmp.users_environment(), **(environment or {})},
+        )  # fmt: skip
+        theirs.close()
+        self._sock = ours
+
+    def ask(self, do: str, order: Order | None = None, timeout: float | None = None) -> Any:
+        """The answer to a request; ``timeout`` in seconds counts from when it has the device.
+
+        Raises:
+            Lost: the process ended, with the end of what it printed.
+            Late: there was no answer in time.
+            KernelproofError: it answered with an error of its own; UsageError with that of the
+                problem or the options.
+        """
+        request = {"do": do, "order": None if order is None else dataclasses.asdict(order)}
+        try:
+            wire.send(self._sock, request)
+            answer, _ = wire.receive(self._sock)
+            if "began" in answer:
+                answer, _ = wire.receive(self._sock, timeout)
+        except wire.Closed:
+            self.process.wait()
+            raise Lost(f"its process {_how(self.process.returncode)}{self._said()}") from None
+        except TimeoutError:
+            self.close()
+            raise Late(f"no answer within {timeout:g} s") from None
+        if "usage" in answer:
+            raise UsageError(answer["usage"])
+        if "fault" in answer:
+            raise KernelproofError(answer["fault"])
+        return answer["answer"]
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def close(self) -> None:
+        """End it, with all that it has started."""
+        self._sock.close()
+        # Its workers end with it; they notice by themselves.
+        self.process.kill()
+        self.process.wait()
+        self._log.close()
+
+    def _said(self) -> str:
+        self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, self._log.tell() - _LOG_BYTES))
+        text = self._log.read().decode(errors="replace").strip()
+        return f":\n{text}" if text else ""
+
+
+def _how(code: int) -> str:
+    return f"was killed by signal {-code}" if code < 0 else f"ended with exit status {code}"
+
+
+def main(fd: int, how: Mapping[str, Any]) -> None:
+    """Answer requests on the socket ``fd`` until it closes."""
+    sock = socket.socket(fileno=fd)
+    if how["processors"]:
+        os.sched_setaffinity(0, how["processors"])
+    os.nice(int(how["nice"]))
+    openmp.wait_passively()
+    threading.Thread(target=_end_with, args=(sock,), daemon=True).start()
+    with contextlib.suppress(wire.Closed):
+        while True:
+            request, _ = wire.receive(sock)
+            wire.send(sock, _answer(sock, request))
+
+
+def _end_with(sock: socket.socket) -> None:
+    """The parent's end is this process's, also in the middle of an item."""
+    poll = select.poll()
+    poll.register(sock, select.POLLRDHUP | select.POLLHUP)
+    poll.poll()
+    os._exit(1)
+
+
+def _answer(sock: socket.socket, request: Mapping[str, Any]) -> dict[str, Any]:
+    order = Order(**request["order"]) if request["order"] is not None else None
+    try:
+        if request["do"] == "device":
+            return {"answer": _device()}
+        assert order is not None
+        if request["do"] == "build":
+            return {"answer": _built(order)}
+        return {"answer": _judged(sock, order)}
+    except UsageError as error:
+        return {"usage": str(error)}
+    except Exception as error:
+        import traceback
+
+        # An error of ours, or of CUDA in this process, which nothing in it survives.
+        traceback.print_exc()
+        return {"fault": f"{type(error).__name__}: {error}"}
+
+
+def _device() -> dict[str, Any]:
+    """What this process runs on: the GPU by name and capability, "" where there is none."""
+    from kernelproof import environment
+
+    made = environment.capture()
+    return {"gpu": made.gpu, "capability": made.capability}
+
+
+def _name(device: str) -> str:
+    from kernelproof import environment
+    from kernelproof.report import units
+
+    made = environment.capture()
+    return made.gpu if device != "cpu" else f"{made.cpu}, {units.many(made.threads, 'thread')}"
+
+
+def _judged(sock: socket.socket, order: Order) -> dict[str, Any]:
+    from kernelproof import candidate, lease, pipeline
+
+    options = pipeline.Options(**_fields(order.options))
+    device = pipeline.device_for(options.device, candidate.load(order.candidate))
+    with contextlib.ExitStack() as stack:
+        if order.timed or device != "cpu":
+            stack.enter_context(lease.hold(lease.device_key(device)))
+        wire.send(sock, {"began": True})
+        started = time.perf_counter()
+        record = pipeline.judge(
+            order.problem, order.candidate, timed=order.timed, options=options
+        )  # fmt: skip
+    return {
+        "record": record.model_dump_json(),
+        "seconds": time.perf_counter() - started,
+        "device": _name(device),
+    }
+
+
+def _built(order: Order) -> dict[str, Any]:
+    """Import the candidate where that compiles it. What it does wrong is for the judge to say."""
+    from kernelproof import candidate, pipeline
+    from kernelproof.subject import CandidateProcess
+
+    found = candidate.load(order.candidate)
+    started = time.perf_counter()
+    options = pipeline.Options(**_fields(order.options))
+    hides = (str(Path(order.problem).resolve()),)
+    built = CandidateProcess(found, "cpu", options, hides)
+    with built as subject, contextlib.suppress(CandidateError):
+        subject.build_ahead(order.arch)
+    return {"seconds": time.perf_counter() - started}
+
+
+def _fields(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options from JSON: its lists are tuples."""
+    return {k: _tuple(v) for k, v in options.items() if k != "compat"}
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(_tuple(v) for v in value) if isinstance(value, list) else value
+
+
+def processors_of(index: int, count: int, among: Sequence[int]) -> list[int]:
+    """The share of worker ``index`` of ``count``; all where there are fewer than workers."""
+    each = len(among) // count
+    return list(among[index * each : (index + 1) * each]) if each else list(among)

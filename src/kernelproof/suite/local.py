@@ -1,0 +1,196 @@
+"""Workers on this machine: one for each GPU, or some on the CPU."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kernelproof.errors import UsageError
+from kernelproof.suite.judging import Judge, Lost, Order, processors_of
+from kernelproof.suite.model import Item
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+# Of the processors, beside GPUs, those on which candidates are compiled; and how far compilers step
+# back for what is timed.
+_COMPILE_SHARE = 4
+_MOST_COMPILING = 8
+NICE = 10
+
+
+class Rules:
+    """How every item of a run is judged.
+
+    Args:
+        timed: whether candidates that pass are timed.
+        options: fields of `pipeline.Options`, as JSON has them.
+        limit: seconds that the judgement of an item may take in all.
+    """
+
+    def __init__(self, timed: bool, options: Mapping[str, Any], limit: float) -> None:
+        self.timed = timed
+        self.options = dict(options)
+        self.limit = limit
+
+    def order(self, item: Item, problem: str, candidate: str, arch: str = "") -> Order:
+        """The order of ``item``, whose files are at these paths."""
+        return Order(problem, candidate, {**self.options, **item.options}, self.timed, arch)
+
+
+class Worker:
+    """A judging process that is started when there is something to judge, and again after it was
+    lost; see `engine.Slot`."""
+
+    def __init__(self, name: str, rules: Rules, **how: Any) -> None:
+        self.name = name
+        self.rules = rules
+        self._how = how
+        self._judge: Judge | None = None
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def judge(self, item: Item) -> dict[str, Any]:
+        order = self.rules.order(item, str(item.problem), str(item.candidate))
+        answer: dict[str, Any] = self.carry_out("judge", order)
+        return answer
+
+    def carry_out(self, do: str, order: Order | None) -> Any:
+        """The answer of the process, see `Judge.ask`. It is ended after whatever goes wrong in it:
+        a CUDA error stays with a process."""
+        judge = self._started()
+        try:
+            return judge.ask(do, order, self.rules.limit)
+        except UsageError:
+            raise
+        except BaseException:
+            self._end()
+            raise
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+        self._end()
+
+    def _started(self) -> Judge:
+        with self._lock:
+            if self._closed:
+                raise Lost("the run is over")
+            if self._judge is None:
+                self._judge = Judge(**self._how)
+            return self._judge
+
+    def _end(self) -> None:
+        with self._lock:
+            judge, self._judge = self._judge, None
+        if judge is not None:
+            judge.close()
+
+
+class Local:
+    """The workers of this machine; see `engine.Crew`.
+
+    Args:
+        gpus: as `visible` gives them; one worker each. Without any, candidates are judged on the
+            CPU.
+        jobs: beside GPUs, how many candidates are compiled at a time, else how many are judged.
+            None for a number that fits the machine.
+    """
+
+    patience = 0.0
+
+    def __init__(self, rules: Rules, gpus: Sequence[str], jobs: int | None = None) -> None:
+        cores = sorted(os.sched_getaffinity(0))
+        self._rules = rules
+        self._idle: list[Worker] = []
+        self._lock = threading.Lock()
+        # Builds for other GPUs than the first are made when they are judged.
+        self._arch = _capability(gpus[0]) if gpus else ""
+        if gpus:
+            share = min(_MOST_COMPILING, max(1, len(cores) // _COMPILE_SHARE))
+            self.builders = share if jobs is None else jobs
+            rest = cores[: len(cores) - self.builders] or cores
+            self._slots = [
+                Worker(f"gpu {gpu}", rules, environment={VISIBLE: gpu},
+                       processors=processors_of(n, len(gpus), rest))
+                for n, gpu in enumerate(gpus)
+            ]  # fmt: skip
+            return
+        self.builders = 0
+        usual = 1 if rules.timed else max(1, len(cores) // 2)
+        count = usual if jobs is None else jobs
+        if rules.timed and count > 1:
+            raise UsageError(f"--jobs {count}: on a CPU times are taken one at a time; --jobs 1")
+        self._slots = [
+            Worker(f"cpu {n}", rules, environment={VISIBLE: ""},
+                   processors=processors_of(n, count, cores))
+            for n in range(count)
+        ]  # fmt: skip
+
+    def slots(self) -> Sequence[Worker]:
+        new, self._slots = self._slots, []
+        return new
+
+    def build(self, item: Item) -> None:
+        builder = self._builder()
+        try:
+            order = self._rules.order(item, str(item.problem), str(item.candidate), self._arch)
+            builder.carry_out("build", order)
+        finally:
+            with self._lock:
+                self._idle.append(builder)
+
+    def close(self) -> None:
+        for builder in self._idle:
+            builder.close()
+
+    def _builder(self) -> Worker:
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        return Worker("builder", self._rules, environment={VISIBLE: ""}, nice=NICE)
+
+
+def _capability(gpu: str) -> str:
+    """Of a GPU that CUDA_VISIBLE_DEVICES takes by this name, such as "9.0"; "" where NVML does not
+    tell, and then nothing is built ahead for it. Asked there, since CUDA would make a context."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        if gpu.isdigit():
+            handle = pynvml.nvmlDeviceGetHandleByIndex(int(gpu))
+        else:
+            handle = pynvml.nvmlDeviceGetHandleByUUID(gpu)
+        return ".".join(map(str, pynvml.nvmlDeviceGetCudaComputeCapability(handle)))
+    except Exception:
+        # ImportError, or one of NVML's own.
+        return ""
+
+
+def visible(asked: str | None, device: str | None) -> list[str]:
+    """The GPUs that a run uses, by what CUDA_VISIBLE_DEVICES takes: all that are there, or those
+    with the numbers in ``asked``, such as "0,1"; none for the device "cpu".
+
+    Raises:
+        UsageError: there is no such GPU, or both are given.
+    """
+    if device == "cpu":
+        if asked is not None:
+            raise UsageError(f"--gpus {asked} and --device cpu exclude each other")
+        return []
+    import torch
+
+    # Through NVML, which makes no context on any of them.
+    count = torch.cuda.device_count()
+    given = os.environ.get(VISIBLE)
+    names = given.split(",")[:count] if given else [str(n) for n in range(count)]
+    if asked is None:
+        return names
+    numbers = asked.split(",")
+    if wrong := [n for n in numbers if not n.isdigit() or int(n) >= count]:
+        there = f"0 to {count - 1}" if count else "none that torch sees"
+        raise UsageError(f"--gpus {asked}: no GPU {wrong[0]!r}; there are {there}")
+    if len(set(numbers)) < len(numbers):
+        raise UsageError(f"--gpus {asked} names a GPU twice; one worker has it to itself")
+    return [names[int(n)] for n in numbers]
