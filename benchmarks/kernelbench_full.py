@@ -33,10 +33,14 @@ def judged(path: Path, folder: Path, call: float) -> dict[str, Any]:
     """The verdict on the reference itself as candidate."""
     from kernelproof.errors import UsageError
     from kernelproof.pipeline import Options, judge
+    from kernelproof.suite.formats.kernelbench import trains
 
     candidate = folder / f"{path.parent.name}_{path.stem}.py"
     candidate.write_text(f"{path.read_text()}\n\nModelNew = Model\n")
-    options = Options(device="cuda", level="quick", seeds=1, call_timeout=call, build_timeout=call)
+    options = Options(
+        device="cuda", level="quick", seeds=1, call_timeout=call, build_timeout=call,
+        training=trains(path),
+    )  # fmt: skip
     try:
         record = judge(path, candidate, options=options)
     except UsageError as error:

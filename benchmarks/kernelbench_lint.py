@@ -1,4 +1,4 @@
-"""Lint every problem of a KernelBench checkout: which of them accept zeros, the input or a constant?
+"""Lint every problem of a KernelBench checkout: which accept zeros, the input or a constant?
 
     python benchmarks/kernelbench_lint.py PATH [--levels 1 2 3] [--shrink 400000] [--limit 90]
 

@@ -200,16 +200,10 @@ class Course(Matrix):
         args, kwargs = self._guarded(case, lambda: self.reference.init_args(case))
         key = repr((args, kwargs))
         if self._model is None or key != self._key:
+            factory, training = self.reference.module.Model, self.reference.problem.training
+            device = self.plan.device
             self._model = self._guarded(
-                case,
-                lambda: ReferenceModel(
-                    self.reference.module.Model,
-                    args,
-                    kwargs,
-                    seed,
-                    self.plan.device,
-                    self.reference.problem.training,
-                ),  # fmt: skip
+                case, lambda: ReferenceModel(factory, args, kwargs, seed, device, training)
             )
             self._key = key
             self._constructed = False

@@ -9,7 +9,6 @@ workload. Neither package is needed.
 from __future__ import annotations
 
 import json
-import pprint
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -44,7 +43,8 @@ WORKLOADS = {workloads}
 RANDOM_INPUTS = {custom!r}
 ROOT = {root!r}
 CASES = {{
-    name: {{"workload": index, **one["axes"]}} for index, (name, one) in enumerate(WORKLOADS.items())
+    name: {{"workload": index, **one["axes"]}}
+    for index, (name, one) in enumerate(WORKLOADS.items())
 }}
 _code = types.ModuleType("reference")
 exec(compile(REFERENCE, "reference.py", "exec"), vars(_code))
@@ -219,11 +219,13 @@ def _problem(
     doc = str(definition.get("description") or name).strip()
     text = _PROBLEM.format(
         doc=doc.replace("\\", "\\\\").replace('"""', "'''"),
-        reference=_literal(definition["reference"]),
-        inputs=_literal(_specs(definition["inputs"])), outputs=_literal(_specs(definition["outputs"])),
+        reference=made.literal(definition["reference"]),
+        inputs=made.literal(_specs(definition["inputs"])),
+        outputs=made.literal(_specs(definition["outputs"])),
         custom=definition.get("custom_inputs_entrypoint"),
-        root=str((file.parent if alone else root).resolve()), shapes=solution.shapes(definition["axes"]),
-        workloads=_literal({
+        root=str((file.parent if alone else root).resolve()),
+        shapes=solution.shapes(definition["axes"]),
+        workloads=made.literal({
             case_name(w): {
                 "axes": dict(w["axes"]), "inputs": dict(w.get("inputs") or {}),
                 "tolerance": _tolerance(definition, w, alone),
@@ -332,7 +334,3 @@ def _parsed(path: Path) -> Iterator[dict[str, Any]]:
                 yield json.loads(line)
             except ValueError as error:
                 raise UsageError(f"{path}:{number} is not JSON: {error}") from error
-
-
-def _literal(value: Any) -> str:
-    return pprint.pformat(value, width=100, sort_dicts=False)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelproof.errors import UsageError
-from kernelproof.suite.formats import made
+from kernelproof.suite.formats import made, task_text
 from kernelproof.suite.model import Item, Suite
 
 NAME = "gpumode"
@@ -99,8 +99,8 @@ def COMPAT(inputs, output):
 
 _DATA = '''def _data(inputs):
     """The data as `generate_input` gives them, and their device."""
-    found = [x for x in torch.utils._pytree.tree_leaves(list(inputs)) if isinstance(x, torch.Tensor)]
-    device = str(found[0].device) if found else "cpu"
+    leaves = torch.utils._pytree.tree_leaves(list(inputs))
+    device = next((str(x.device) for x in leaves if isinstance(x, torch.Tensor)), "cpu")
     if len(inputs) == 1:
         return inputs[0], device
     cut = len(inputs) - len(BUFFERS)
@@ -183,7 +183,7 @@ def _items(
     name: str, problem: Path, helpers: dict[str, str], submissions: dict[str, str]
 ) -> list[Item]:
     compat = {"compat": {"format": NAME}}
-    buffers = _buffers(helpers.get("reference.py", ""))
+    buffers = task_text.buffers(helpers.get("reference.py", ""))
     category = name.rpartition("/")[0]
     found = []
     for sample, (title, text) in enumerate(submissions.items()):
@@ -213,38 +213,22 @@ def _name(folder: Path, root: Path) -> str:
 def _problem(folder: Path, name: str) -> tuple[Path, dict[str, str] | None]:
     """The problem of a task, and the modules beside it that a submission may import; None for the
     latter where the task cannot be judged."""
-    task = _task(folder)
+    task = made.yaml_of(folder / "task.yml")
     why = _why_not(folder, task)
     if why:
         return made.unsupported(NAME, name, why), None
     texts = _modules(folder, task)
-    placed = {file.removesuffix(".py"): _with_device(text) for file, text in texts.items()}
+    placed = {file.removesuffix(".py"): task_text.with_device(text) for file, text in texts.items()}
     # What a module imports stands before it: reference.py uses the others.
     order = sorted(placed, key=lambda module: (module == "reference", module == "task", module))
     doc = str(task.get("description") or name).strip().replace("\\", "\\\\").replace('"""', "'''")
     text = _PROBLEM.format(
-        doc=doc, data=_DATA, buffers=_buffers(texts["reference.py"]), sources=_literal({module: placed[module] for module in order}),
-        cases=_literal(_cases(task)),
+        doc=doc, data=_DATA, buffers=task_text.buffers(texts["reference.py"]),
+        sources=made.literal({module: placed[module] for module in order}),
+        cases=made.literal(_cases(task)),
     )  # fmt: skip
-    helpers = {file: _with_device(text, fixed=True) for file, text in texts.items()}
+    helpers = {file: task_text.with_device(text, fixed=True) for file, text in texts.items()}
     return made.problem(NAME, name, text), helpers
-
-
-def _task(folder: Path) -> dict[str, Any]:
-    try:
-        import yaml
-    except ImportError:
-        raise UsageError(
-            "task.yml needs PyYAML: pip install 'kernelproof[suites]'"
-        ) from None  # fmt: skip
-    path = folder / "task.yml"
-    try:
-        task = yaml.safe_load(path.read_text())
-    except yaml.YAMLError as error:
-        raise UsageError(f"{path} is not YAML: {error}") from error
-    if not isinstance(task, dict):
-        raise UsageError(f"{path} holds no keys: it is no task of reference-kernels")
-    return task
 
 
 def _why_not(folder: Path, task: dict[str, Any]) -> str:
@@ -345,90 +329,3 @@ def _submissions(folder: Path, candidates: Path | None, one: bool) -> dict[str, 
 def _leaderboard(text: str) -> str:
     match = _LEADERBOARD.search(text)
     return match[1] if match else ""
-
-
-def _with_device(text: str, fixed: bool = False) -> str:
-    """``text`` with the device of the run in the place of "cuda".
-
-    Args:
-        fixed: for modules that a submission imports, which must stand alone: the device is found
-            when they are imported.
-    """
-    try:
-        tree = ast.parse(text)
-    except SyntaxError:
-        return text  # its import says what is wrong with it
-    lines = text.splitlines(keepends=True)
-    spots = []
-    for node in ast.walk(tree):
-        is_word = isinstance(node, ast.Constant) and node.value in ("cuda", "cuda:0")
-        if is_word and node.lineno == node.end_lineno:
-            spots.append(
-                (node.lineno, node.col_offset, node.end_col_offset, "kernelproof_device()")
-            )
-        if isinstance(node, ast.Attribute) and node.attr == "cuda" and _called(tree, node):
-            spots.append((node.end_lineno, node.end_col_offset - 4, node.end_col_offset + 2,
-                          "to(kernelproof_device())"))  # fmt: skip
-    for line, start, stop, new in sorted(spots, reverse=True):
-        raw = lines[line - 1].encode()
-        lines[line - 1] = (raw[:start] + new.encode() + raw[stop:]).decode()
-    changed = "".join(lines)
-    if fixed and spots:
-        changed += (
-            "\n\ndef kernelproof_device():\n    import torch\n\n"
-            '    return "cuda" if torch.cuda.is_available() else "cpu"\n'
-        )
-    return changed
-
-
-def _buffers(text: str) -> tuple[str, ...]:
-    """How `generate_input` makes the last members of its data that it leaves to be written:
-    "empty" or "zeros" for each; () where it returns none."""
-    functions = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef)]
-    body = next((f for f in functions if f.name == "generate_input"), None)
-    if body is None:
-        return ()
-    returned = [n.value for n in ast.walk(body) if isinstance(n, ast.Return)]
-    if len(returned) != 1 or not isinstance(returned[0], ast.Tuple):
-        return ()
-    found: list[str] = []
-    for member in reversed(returned[0].elts):
-        fill = _fill(member, body)
-        if not fill or len(found) == len(returned[0].elts) - 1:
-            break
-        found.insert(0, fill)
-    return tuple(found)
-
-
-def _fill(member: ast.expr, body: ast.FunctionDef) -> str:
-    """How a returned member is made, where nothing else is done to it; "" otherwise."""
-    if isinstance(member, ast.Name):
-        name = member.id
-        uses = [n for n in ast.walk(body) if isinstance(n, ast.Name) and n.id == name]
-        made = [n.value for n in ast.walk(body) if isinstance(n, ast.Assign)
-                and any(isinstance(t, ast.Name) and t.id == name for t in n.targets)]  # fmt: skip
-        # One assignment and the return: it has not been written to.
-        if len(uses) != 2 or len(made) != 1:
-            return ""
-        member = made[0]
-    while isinstance(member, ast.Call) and isinstance(member.func, ast.Attribute):
-        if member.func.attr in ("contiguous", "cuda", "to"):
-            member = member.func.value
-            continue
-        kind = member.func.attr.removesuffix("_like").removeprefix("new_")
-        return kind if kind in ("empty", "zeros") else ""
-    return ""
-
-
-def _called(tree: ast.Module, attribute: ast.Attribute) -> bool:
-    """Whether ``attribute`` is called without arguments, as in ``x.cuda()``."""
-    return any(
-        isinstance(n, ast.Call) and n.func is attribute and not n.args and not n.keywords
-        for n in ast.walk(tree)
-    )
-
-
-def _literal(value: Any) -> str:
-    import pprint
-
-    return pprint.pformat(value, width=100, sort_dicts=False)

@@ -80,6 +80,12 @@ def problems_in(folder: Path) -> dict[int, Path]:
     return {int(match[1]): path for match, path in found if match}
 
 
+def trains(problem: Path) -> bool:
+    """Whether ``problem`` is judged in training mode: KernelBench leaves every model in it, which
+    matters where a layer then takes the statistics of the batch."""
+    return bool(_BATCH_STATISTICS.search(problem.read_text(errors="replace")))
+
+
 def place(name: str) -> tuple[int, int, int]:
     """Level, id and sample of an item by its name, such as "level1/23" or "level1/23/1"."""
     level, identity, *sample = name.split("/")
@@ -89,9 +95,10 @@ def place(name: str) -> tuple[int, int, int]:
 def _items(
     level: int, identity: int, problem: Path, samples: dict[int, Path], published: dict[Any, Any]
 ) -> list[Item]:
-    training = bool(_BATCH_STATISTICS.search(problem.read_text(errors="replace")))
+    training = trains(problem)
     found = []
-    for sample, candidate in sorted(samples.items()) or [(0, None)]:
+    listed: list[tuple[int, Path | None]] = [*sorted(samples.items())]
+    for sample, candidate in listed or [(0, None)]:
         compat: dict[str, Any] = {"format": NAME}
         if (level, identity, sample) in published:
             compat["published"] = published[level, identity, sample]

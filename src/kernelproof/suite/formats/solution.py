@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ast
 import json
-import pprint
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -142,13 +141,14 @@ def candidate(one: Mapping[str, Any], definition: Mapping[str, Any]) -> Path:
     languages = [str(x) for x in spec.get("languages") or [spec.get("language", "python")]]
     writes = bool(spec.get("destination_passing_style", True))
     compiled = any(x in _COMPILED for x in languages)
+    # SOL-ExecBench, which lists languages, binds to torch; flashinfer-bench to tvm-ffi.
+    binding = str(spec.get("binding") or ("torch" if "languages" in spec else "tvm-ffi"))
     text = _CANDIDATE.format(
         name=name, definition=one["definition"], shapes=shapes(definition["axes"]),
         mark="import triton\n" if "triton" in languages else "",
-        guard=_guard(languages, str(spec.get("binding") or ("torch" if "languages" in spec else "")),
-                     compiled),
-        inputs=_literal(_specs(definition["inputs"])),
-        outputs=_literal(_specs(definition["outputs"])),
+        guard=_guard(languages, binding, compiled),
+        inputs=made.literal(_specs(definition["inputs"])),
+        outputs=made.literal(_specs(definition["outputs"])),
         entry=_built(spec, files, function) if compiled else _imported(entry, function),
         forward=_WRITES if writes else _RETURNS,
     )  # fmt: skip
@@ -158,10 +158,7 @@ def candidate(one: Mapping[str, Any], definition: Mapping[str, Any]) -> Path:
 def _guard(languages: list[str], binding: str, compiled: bool) -> str:
     """Lines that say what is missing here."""
     if compiled and binding != "torch":
-        why = (
-            f"binding {binding or 'tvm-ffi'}: solutions in C++ and CUDA are built where they bind "
-            "to torch"
-        )
+        why = f"binding {binding}: solutions in C++ and CUDA are built where they bind to torch"
         return f"{_UNSUPPORTED}raise UnsupportedError({why!r})\n"
     unknown = [x for x in languages if x not in _COMPILED and x not in _PACKAGES]
     if unknown:
@@ -187,7 +184,7 @@ def shapes(axes: Mapping[str, Any]) -> str:
     for name, axis in axes.items():
         if axis["type"] == "expr":
             lines += f"    known[{name!r}] = int({_expression(name, str(axis['expression']))})\n"
-    return _SHAPES.format(constants=_literal(constants), expressions=lines)
+    return _SHAPES.format(constants=made.literal(constants), expressions=lines)
 
 
 def _expression(axis: str, text: str) -> str:
@@ -220,14 +217,10 @@ def _built(spec: Mapping[str, Any], files: Mapping[str, str], function: str) -> 
     key = "solution_" + content_key(sorted(files.items()), flags)
     cuda = any(f.endswith(".cu") for f in files)
     return _BUILT_ENTRY.format(
-        sources_name="cuda_sources" if cuda else "cpp_sources", files=_literal(sources), key=key,
-        function=function, flags=flags,
+        sources_name="cuda_sources" if cuda else "cpp_sources", files=made.literal(sources),
+        key=key, function=function, flags=flags,
     )  # fmt: skip
 
 
 def _specs(given: Mapping[str, Any]) -> dict[str, Any]:
     return {n: {"shape": s.get("shape"), "dtype": str(s["dtype"])} for n, s in given.items()}
-
-
-def _literal(value: Any) -> str:
-    return pprint.pformat(value, width=100, sort_dicts=False)
