@@ -183,6 +183,8 @@ def _judged(
         verdict = _check(reference, subject, job.seeds, job.device, job.options, progress)
         verdict = subject.audited(verdict)
         verdict = verdict.model_copy(update={"notes": (*verdict.notes, *remarks)})
+        with contextlib.suppress(CandidateError):
+            seen.ask()  # a worker that does not answer is asked again, and told of, below
         verdict = _gradients(reference, subject, verdict, job.seeds, job.options)
         verdict = _second_device(reference, subject, verdict, job.seeds, job.options)
         verdict, library = seen.evidence(verdict)

@@ -80,6 +80,8 @@ class CandidateProcess:
         self.build_seconds = 0.0
         self.import_seconds = 0.0
         self.built = False
+        # Whether the present worker has the candidate: one that took another's place has not.
+        self.loaded = False
         # Called after the first construction.
         self.once_built: Callable[[], None] | None = None
 
@@ -105,6 +107,7 @@ class CandidateProcess:
             training=self.options.training,
         )
         _form("load", answer, _LOADED)
+        self.loaded = True
         if not self.built:
             self.import_seconds = answer["import_seconds"]
             self.build_seconds = self.import_seconds + answer["construct_seconds"]
@@ -149,6 +152,7 @@ class CandidateProcess:
         """A new worker, where the present one has ended."""
         if not self.worker.alive:
             self.worker = Worker(self.candidate.name, self.limits)
+            self.loaded = False
 
     def traced(self, inputs: list[Any] | None) -> dict[str, Any]:
         """What the worker's tripwires saw, and a profile of one call where ``inputs`` are given."""
