@@ -190,6 +190,10 @@ def report(
         Path | None,
         typer.Option(help="Instead a ladder: JSON of benchmarks/ladder.py (docs/ladder.md)."),
     ] = None,
+    suite: Annotated[
+        str | None,
+        typer.Option(help="Instead a run of a suite, by its id (`kernelproof suite list`)."),
+    ] = None,
     json_: JsonOpt = False,
     store: StoreOpt = None,
 ) -> None:
@@ -197,9 +201,14 @@ def report(
     from kernelproof.report import render, summary
     from kernelproof.store import Store, read_json
 
+    for option, page in (("--ladder", ladder), ("--suite", suite)):
+        if page is not None and (records or (ladder is not None and suite is not None)):
+            other = records[0] if records else "--ladder"
+            raise UsageError(f"{option} {page} makes a page of its own; leave {other} out")
+    if suite is not None:
+        suite_commands.show(suite, items=False, html=output, json_=json_, store=store)
+        return
     if ladder is not None:
-        if records:
-            raise UsageError(f"--ladder {ladder} makes a page of its own; leave {records[0]} out")
         commands.ladder_page(ladder, output, json_)
         return
     if records:

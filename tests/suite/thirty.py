@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-PROBLEM = '''
+# A hang must end soon, and an honest kernel get its time on a busy machine.
+OPTIONS = {"level": "quick", "call_timeout": 6.0}
+PROBLEM = """
 import torch
 
 
@@ -15,8 +17,8 @@ class Model(torch.nn.Module):
 
 def get_inputs():
     return [torch.randn(32, 48)]
-'''
-_CANDIDATE = '''
+"""
+_CANDIDATE = """
 import ctypes
 import os
 
@@ -28,7 +30,7 @@ LAST = []
 class ModelNew(torch.nn.Module):
     def forward(self, x):
         {}
-'''
+"""
 _RIGHT = (
     "return 2 * x + 1", "return x + x + 1", "return torch.add(1, x, alpha=2)",
     "return torch.addcmul(torch.ones(()), x, torch.full((), 2.0))", "return (x + 0.5) * 2",
@@ -42,7 +44,7 @@ _WRONG = (
     "y = 2 * x + 1; y[-1, -1] = 0; return y",
 )  # fmt: skip
 _CHEAT = (
-    "LAST.append(2 * x + 1); return LAST[0]", "x.mul_(2).add_(1); return x",
+    "return (2 * x + 1).as_subclass(type('T', (torch.Tensor,), {}))", "x.mul_(2).add_(1); return x",
     "torch.allclose = lambda *a, **k: True; return 2 * x + 1",
 )  # fmt: skip
 _CRASH = (
@@ -66,3 +68,16 @@ def write(folder: Path) -> tuple[Path, Path]:
     for name, text in _BROKEN.items():
         (candidates / f"twice__{name}.py").write_text(text)
     return problems, candidates
+
+
+def expected() -> dict[str, str]:
+    """Name of an item -> its status."""
+    kinds = {"right": "pass", "cheat": "wrong"}
+    found = {}
+    for kind, bodies in (("right", _RIGHT), ("wrong", _WRONG), ("cheat", _CHEAT),
+                         ("crash", _CRASH), ("timeout", _TIMEOUT)):  # fmt: skip
+        for number in range(len(bodies)):
+            found[f"twice/{kind}_{number:02d}"] = kinds.get(kind, kind)
+    # Changing the judge's own functions is another thing than computing something else.
+    found["twice/cheat_02"] = "cheat"
+    return found | {"twice/syntax": "compile_error", "twice/empty": "wrong"}
