@@ -122,10 +122,18 @@ def _answer(answer, inputs):
 
 _CANDIDATE = '''"""A submission of reference-kernels as ModelNew."""
 
-{mark}import torch
+{mark}import sys
+from pathlib import Path
 
-from submission import custom_kernel
+import torch
 
+from kernelproof.importing import import_file
+
+# By path: modules of these names may lie elsewhere as well.
+HERE = Path(__file__).parent
+for _name in {helpers}:
+    sys.modules[_name] = import_file(HERE / (_name + ".py"), "task")
+custom_kernel = import_file(HERE / "submission.py", "submission").custom_kernel
 BUFFERS = {buffers}
 
 
@@ -188,11 +196,13 @@ def _items(
     found = []
     for sample, (title, text) in enumerate(submissions.items()):
         mark = "import triton\n" if re.search(r"^\s*(import|from)\s+triton\b", text, re.M) else ""
-        files = {
-            "candidate.py": _CANDIDATE.format(mark=mark, buffers=buffers, data=_DATA),
-            "submission.py": text,
-            **{f: t for f, t in helpers.items() if text is _ITSELF or f != "reference.py"},
-        }  # fmt: skip
+        own = {f: t for f, t in helpers.items() if text is _ITSELF or f != "reference.py"}
+        # The reference uses the others.
+        modules = sorted((f.removesuffix(".py") for f in own), key=lambda m: (m == "reference", m))
+        adapter = _CANDIDATE.format(
+            mark=mark, buffers=buffers, data=_DATA, helpers=made.literal(modules)
+        )
+        files = {"candidate.py": adapter, "submission.py": text, **own}
         candidate = made.folder(NAME, f"{name.rpartition('/')[2]}-{title}", files)
         full = name if len(submissions) == 1 else f"{name}/{title}"
         found.append(Item(problem, candidate, full, category, sample, compat))

@@ -39,10 +39,15 @@ def get_init_inputs(**sizes):
 
 _CANDIDATE = '''"""A solution of kernelbench.com as ModelNew."""
 
-{mark}from {module} import Model
+{mark}from pathlib import Path
+
+from kernelproof.importing import import_file
+
+# By path: a module of that name may lie elsewhere as well.
+_solution = import_file(Path(__file__).parent / "solution.py", "solution")
 
 
-class ModelNew(Model):
+class ModelNew(_solution.Model):
     pass
 '''
 
@@ -155,6 +160,6 @@ def _solutions(folder: Path, name: str, candidates: Path | None) -> dict[str, st
 def _candidate(name: str, title: str, text: str) -> Path:
     mark = "import triton\n" if re.search(r"^\s*(import|from)\s+triton\b", text, re.M) else ""
     files = {
-        "candidate.py": _CANDIDATE.format(mark=mark, module="solution"), "solution.py": text,
+        "candidate.py": _CANDIDATE.format(mark=mark), "solution.py": text,
     }  # fmt: skip
     return made.folder(NAME, f"{name}-{title}", files)

@@ -80,7 +80,11 @@ _WRITES = """        axes = _from_inputs(INPUTS, inputs)
         ]
         ENTRY(*inputs, *made)
         return _named(tuple(made), OUTPUTS, inputs)"""
-_PYTHON_ENTRY = "from {module} import {function} as ENTRY\n"
+# By path: a module of that name may lie elsewhere as well.
+_PYTHON_ENTRY = """from kernelproof.importing import import_file
+
+ENTRY = import_file(HERE / {file!r}, "solution").{function}
+"""
 _BUILT_ENTRY = """from torch.utils.cpp_extension import load
 
 from kernelproof.build.cache import build_root, locked
@@ -201,8 +205,7 @@ def _expression(axis: str, text: str) -> str:
 
 
 def _imported(entry: str, function: str) -> str:
-    module = entry.removesuffix(".py").replace("/", ".")
-    return _PYTHON_ENTRY.format(module=module, function=function)
+    return _PYTHON_ENTRY.format(file=entry, function=function)
 
 
 def _built(spec: Mapping[str, Any], files: Mapping[str, str], function: str) -> str:
