@@ -11,6 +11,7 @@ import postgres
 import pytest
 import test_store
 import test_store_sessions
+import test_store_suites
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import create_engine, insert, text
@@ -112,6 +113,10 @@ def test_eight_processes_on_a_server(url: str, request: pytest.FixtureRequest) -
     if url.startswith("sqlite"):
         return  # test_store_sessions has this
     test_store_sessions.hammered(url)
+
+
+def test_runs_of_suites_on_a_server(url: str) -> None:
+    test_store_suites.kept(url)
 
 
 def test_candidates_do_not_get_the_url(monkeypatch) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import thirty
 
-from kernelproof.errors import UsageError
+from kernelproof.errors import UnsupportedError, UsageError
 from kernelproof.store import Store, Suites
 from kernelproof.suite import runs
 from kernelproof.suite.judging import Judge, Late, Lost, Order
@@ -142,3 +142,39 @@ def test_a_judging_process_that_dies_or_is_late(tmp_path: Path) -> None:
     with pytest.raises(Lost, match="killed by signal 15"):
         judge.ask("judge", hang)
     judge.close()
+
+
+def test_a_build_ahead_is_what_the_judge_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KERNELPROOF_HOME", str(tmp_path))
+    root = Path(__file__).resolve().parents[1] / "candidates" / "right" / "axpby__c_strides"
+    order = Order("axpby", str(root), {"device": "cpu", "level": "quick"}, False)
+    judge = Judge(nice=5)
+    try:
+        judge.ask("build", order)
+        builds = sorted(p.name for p in (tmp_path / "builds").iterdir())
+        assert builds
+        assert '"pass"' in judge.ask("judge", order)["record"]
+        assert sorted(p.name for p in (tmp_path / "builds").iterdir()) == builds
+        # What cannot be built is for the judge to tell.
+        broken = Order("axpby", str(thirty.write(tmp_path)[1] / "twice__syntax.py"), {}, False)
+        assert judge.ask("build", broken)["seconds"] > 0
+    finally:
+        judge.close()
+
+
+def test_cuda_is_built_for_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    from kernelproof import build
+    from kernelproof.build import inline, stable
+
+    monkeypatch.setattr(stable, "target", "")
+    monkeypatch.setattr(inline, "ahead", False)
+    # So that it is taken back after the test.
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "")
+    monkeypatch.delenv("TORCH_CUDA_ARCH_LIST")
+    with pytest.raises(UnsupportedError, match="no CUDA GPU"):
+        stable._present_arch(Path("k.cu"))
+    build.for_target("9.0")
+    assert stable._present_arch(Path("k.cu")) == "sm_90"
+    assert os.environ["TORCH_CUDA_ARCH_LIST"] == "9.0+PTX" and inline.ahead

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import thirty
 
+from kernelproof.errors import UsageError
+from kernelproof.store import Suites
 from kernelproof.suite import runs
 from kernelproof.types import SuiteResult
 
@@ -53,3 +55,73 @@ def test_thirty_candidates_and_a_node_that_dies(cluster: Any, tmp_path: Path) ->
     assert state.left == 0
     # What was under way on the node was judged again on the other.
     assert max(r.attempts for r in state.results) >= 2
+
+
+def test_builds_travel_and_what_is_there_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From one machine's cache to another's, both made up."""
+    from kernelproof.suite import ray_engine
+
+    class Ray:
+        def get(self, reference: Any) -> Any:
+            if isinstance(reference, Exception):
+                raise reference
+            return reference
+
+    monkeypatch.setattr(ray_engine, "_ray", Ray)
+    monkeypatch.setenv("KERNELPROOF_HOME", str(tmp_path / "one"))
+    for name, text in (("old", "a"), ("new", "b"), ("both", "c")):
+        folder = tmp_path / "one" / "builds" / name
+        folder.mkdir(parents=True)
+        (folder / "k.so").write_text(text)
+    (tmp_path / "one" / "builds" / "k.lock").touch()
+    assert ray_engine._builds() == {"old", "new", "both"}
+    packed = ray_engine._packed({"new", "both"})
+    assert ray_engine._packed(set()) == b""
+    monkeypatch.setattr(ray_engine, "_MOST_BUILD_BYTES", 1)
+    assert ray_engine._packed({"new", "both"}) == b""
+
+    monkeypatch.setenv("KERNELPROOF_HOME", str(tmp_path / "two"))
+    own = tmp_path / "two" / "builds" / "both" / "k.so"
+    own.parent.mkdir(parents=True)
+    own.write_text("its own")
+    for reference in (packed, None, RuntimeError("its machine is gone")):
+        ray_engine._take_builds([reference])
+    assert ray_engine._builds() == {"new", "both"}
+    assert own.read_text() == "its own"
+    assert (tmp_path / "two" / "builds" / "new" / "k.so").read_text() == "b"
+
+
+def test_files_are_fetched_once_and_have_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kernelproof.suite import ray_engine
+
+    fetched: list[str] = []
+
+    class Ray:
+        def get(self, reference: str) -> dict[str, bytes]:
+            fetched.append(reference)
+            return {"kernel/candidate.py": b"x = 1\n", "kernel/csrc/k.cu": b"//"}
+
+    monkeypatch.setattr(ray_engine, "_ray", Ray)
+    monkeypatch.setenv("KERNELPROOF_HOME", str(tmp_path))
+    for _ in range(2):
+        folder = ray_engine._placed("abc", "kernel", ["reference"])
+    assert folder.name == "kernel" and fetched == ["reference"]
+    assert (folder / "candidate.py").read_text() == "x = 1\n"
+    assert (folder / "csrc" / "k.cu").is_file()
+    assert [p.name for p in folder.parent.parent.iterdir()] == ["abc"]
+
+
+def test_without_ray_it_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "ray", None)
+    means, store = runs.Means(workers="ray"), f"sqlite:///{tmp_path / 's'}"
+    with pytest.raises(UsageError, match=r"pip install 'kernelproof\[ray\]'"):
+        runs.start(*thirty.write(tmp_path), means=means, store=store)
+    assert Suites(store).latest(1) == []

@@ -5,7 +5,8 @@ A result is one row, written when the item is judged: whatever ends a run, what 
 
 from __future__ import annotations
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import func, select, update
+from sqlalchemy.exc import IntegrityError
 
 from kernelproof.errors import UsageError
 from kernelproof.store.schema import SUITE_RESULTS, SUITE_RUNS, default_url
@@ -69,6 +70,12 @@ class Suites:
             run=run, item=result.item, digest=result.digest, status=result.status,
             device=result.device, record=result.record_id, body=result.model_dump_json(),
         )  # fmt: skip
-        with self._engine.begin() as connection:
-            connection.execute(delete(SUITE_RESULTS).where(r.run == run, r.item == result.item))
-            connection.execute(SUITE_RESULTS.insert(), row)
+        changed = update(SUITE_RESULTS).where(r.run == run, r.item == result.item).values(**row)
+        try:
+            with self._engine.begin() as connection:
+                if connection.execute(changed).rowcount == 0:
+                    connection.execute(SUITE_RESULTS.insert(), row)
+        except IntegrityError:
+            # Another process has judged the item in the meantime.
+            with self._engine.begin() as connection:
+                connection.execute(changed)

@@ -54,7 +54,7 @@ class Late(Exception):
 
 
 class Judge:
-    """A judging process. Not for several threads at once.
+    """A judging process. One thread at a time asks; any may end it.
 
     Args:
         environment: variables that are other than this process's, such as CUDA_VISIBLE_DEVICES.
@@ -79,6 +79,7 @@ class Judge:
         )  # fmt: skip
         theirs.close()
         self._sock = ours
+        self._asking = threading.RLock()
 
     def ask(self, do: str, order: Order | None = None, timeout: float | None = None) -> Any:
         """The answer to a request; ``timeout`` in seconds counts from when it has the device.
@@ -90,17 +91,8 @@ class Judge:
                 problem or the options.
         """
         request = {"do": do, "order": None if order is None else dataclasses.asdict(order)}
-        try:
-            wire.send(self._sock, request)
-            answer, _ = wire.receive(self._sock)
-            if "began" in answer:
-                answer, _ = wire.receive(self._sock, timeout)
-        except wire.Closed:
-            self.process.wait()
-            raise Lost(f"its process {_how(self.process.returncode)}{self._said()}") from None
-        except TimeoutError:
-            self.close()
-            raise Late(f"no answer within {timeout:g} s") from None
+        with self._asking:
+            answer = self._asked(request, timeout)
         if "usage" in answer:
             raise UsageError(answer["usage"])
         if "fault" in answer:
@@ -112,12 +104,30 @@ class Judge:
         return self.process.poll() is None
 
     def close(self) -> None:
-        """End it, with all that it has started."""
-        self._sock.close()
-        # Its workers end with it; they notice by themselves.
+        """End it, with all that it has started: its workers notice by themselves."""
         self.process.kill()
         self.process.wait()
-        self._log.close()
+        # Whoever waits for its answer has seen the end by now, or does at once.
+        with self._asking:
+            self._sock.close()
+            self._log.close()
+
+    def _asked(self, request: dict[str, Any], timeout: float | None) -> Any:
+        try:
+            wire.send(self._sock, request)
+            answer, _ = wire.receive(self._sock)
+            if "began" in answer:
+                answer, _ = wire.receive(self._sock, timeout)
+        except wire.Closed:
+            self.process.wait()
+            raise Lost(f"its process {_how(self.process.returncode)}{self._said()}") from None
+        except OSError as error:
+            if isinstance(error, TimeoutError):
+                self.close()
+                raise Late(f"no answer within {timeout:g} s") from None
+            # Ended by another thread before it was asked.
+            raise Lost("its process has been ended") from None
+        return answer
 
     def _said(self) -> str:
         self._log.seek(0, os.SEEK_END)
@@ -133,6 +143,8 @@ def _how(code: int) -> str:
 def main(fd: int, how: Mapping[str, Any]) -> None:
     """Answer requests on the socket ``fd`` until it closes."""
     sock = socket.socket(fileno=fd)
+    # What this process starts must not keep it open.
+    sock.set_inheritable(False)
     if how["processors"]:
         os.sched_setaffinity(0, how["processors"])
     os.nice(int(how["nice"]))

@@ -102,6 +102,7 @@ class Local:
     def __init__(self, rules: Rules, gpus: Sequence[str], jobs: int | None = None) -> None:
         cores = sorted(os.sched_getaffinity(0))
         self._rules = rules
+        self._builders: list[Worker] = []
         self._idle: list[Worker] = []
         self._lock = threading.Lock()
         # Builds for other GPUs than the first are made when they are judged.
@@ -141,14 +142,16 @@ class Local:
                 self._idle.append(builder)
 
     def close(self) -> None:
-        for builder in self._idle:
+        for builder in self._builders:
             builder.close()
 
     def _builder(self) -> Worker:
         with self._lock:
             if self._idle:
                 return self._idle.pop()
-        return Worker("builder", self._rules, environment={VISIBLE: ""}, nice=NICE)
+            made = Worker("builder", self._rules, environment={VISIBLE: ""}, nice=NICE)
+            self._builders.append(made)
+            return made
 
 
 def _capability(gpu: str) -> str:

@@ -323,6 +323,11 @@ def _take_builds(reference: list[Any]) -> None:
     shutil.rmtree(temporary, ignore_errors=True)
 
 
+def require() -> None:
+    """Raises UsageError where Ray is not installed."""
+    _ray()
+
+
 def _ray() -> Any:
     try:
         import ray

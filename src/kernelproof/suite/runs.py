@@ -156,6 +156,7 @@ def _crew(run: SuiteRun, means: Means, set_up: bool = True) -> Any:
     if means.workers == "ray":
         from kernelproof.suite import ray_engine
 
+        ray_engine.require()
         return ray_engine.Cluster(rules, means.address, means.jobs) if set_up else None
     if means.workers != "local":
         raise UsageError(f"--workers {means.workers}: there are local and ray")
