@@ -29,7 +29,7 @@ from typing import Any
 TOLERANCE = 1e-4  # of KernelBench for float32, absolute and relative
 
 
-def judged(path: Path, folder: Path, call: float) -> dict[str, Any]:
+def judged(path: Path, folder: Path, call: float, shrink: int | None) -> dict[str, Any]:
     """The verdict on the reference itself as candidate."""
     from kernelproof.errors import UsageError
     from kernelproof.pipeline import Options, judge
@@ -39,7 +39,7 @@ def judged(path: Path, folder: Path, call: float) -> dict[str, Any]:
     candidate.write_text(f"{path.read_text()}\n\nModelNew = Model\n")
     options = Options(
         device="cuda", level="quick", seeds=1, call_timeout=call, build_timeout=call,
-        training=trains(path),
+        training=trains(path), shrink_to=shrink,
     )  # fmt: skip
     try:
         record = judge(path, candidate, options=options)
@@ -48,7 +48,8 @@ def judged(path: Path, folder: Path, call: float) -> dict[str, Any]:
     verdict = record.verdict
     outputs = [output for run in verdict.runs for output in run.outputs]
     return {
-        "status": verdict.status, "compat": verdict.compat, "message": verdict.message[:400],
+        "sizes": record.problem.sizes, "status": verdict.status, "compat": verdict.compat,
+        "message": verdict.message[:400],
         "notes": list(verdict.notes), "gpu": record.environment.gpu,
         "torch": record.environment.torch, "elements": max((_size(o) for o in outputs), default=0),
         "ratio": max((max(o.ratio_rows, o.ratio_all) for o in outputs), default=0.0),
@@ -67,11 +68,12 @@ def forged(path: Path) -> dict[str, Any]:
     import torch
 
     from kernelproof.problem import load
+    from kernelproof.suite.formats.kernelbench import trains
 
     module = load(path).module
     torch.manual_seed(0)
     with torch.device("cuda"), torch.no_grad():
-        model = module.Model(*getattr(module, "get_init_inputs", list)()).eval()
+        model = module.Model(*getattr(module, "get_init_inputs", list)()).train(trains(path))
         inputs = [x.cuda() if isinstance(x, torch.Tensor) else x for x in module.get_inputs()]
         output = model(*inputs)
         del model
@@ -100,7 +102,7 @@ def _close(output: Any, other: Any) -> bool:
     )
 
 
-def lane(call: float, forge: bool) -> None:
+def lane(call: float, forge: bool, shrink: int | None) -> None:
     """Answer paths on stdin with rows on stdout."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -110,7 +112,7 @@ def lane(call: float, forge: bool) -> None:
         for line in sys.stdin:
             path, started = Path(line.strip()), time.perf_counter()
             try:
-                row = forged(path) if forge else judged(path, Path(folder), call)
+                row = forged(path) if forge else judged(path, Path(folder), call, shrink)
             except torch.OutOfMemoryError as error:
                 row = {"status": "unsupported", "message": str(error).splitlines()[0][:300]}
             except Exception as error:
@@ -130,6 +132,8 @@ class Lane:
     def ask(self, path: Path, limit: float) -> dict[str, Any]:
         if self.process is None or self.process.poll() is not None:
             command = [sys.executable, __file__, str(path), "--lane", "--limit", str(limit)]
+            if self.given.shrink is not None:
+                command += ["--shrink", str(self.given.shrink)]
             self.process = subprocess.Popen(
                 [*command, *(["--forge"] if self.given.forge else [])], text=True,
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
@@ -138,16 +142,21 @@ class Lane:
         assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.write(f"{path}\n")
         self.process.stdin.flush()
-        late = threading.Timer(limit, self.end)
+        overdue = threading.Event()
+
+        def give_up() -> None:
+            overdue.set()
+            self.end()
+
+        late = threading.Timer(limit, give_up)
         late.start()
         line = self.process.stdout.readline()
-        in_time = late.is_alive()
         late.cancel()
         if line:
             row: dict[str, Any] = json.loads(line)
             return row
         self.end()
-        why = "the process died" if in_time else f"not done in {limit:g} s"
+        why = f"not done in {limit:.0f} s" if overdue.is_set() else "the process died"
         return {"status": "unsupported", "message": why, "seconds": limit}
 
     def end(self) -> None:
@@ -157,24 +166,57 @@ class Lane:
         self.process = None
 
 
-def serve(gpu: str, waiting: queue.Queue[Path], end: float, given: argparse.Namespace) -> None:
+class Room:
+    """How many bytes of inputs are judged on one GPU at a time; what is larger runs alone."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.taken, self.changed = most, 0, threading.Condition()
+
+    def take(self, size: int) -> int:
+        size = min(size, self.most)
+        with self.changed:
+            self.changed.wait_for(lambda: self.taken + size <= self.most)
+            self.taken += size
+        return size
+
+    def give(self, size: int) -> None:
+        with self.changed:
+            self.taken -= size
+            self.changed.notify_all()
+
+
+def serve(
+    gpu: str, room: Room, waiting: queue.Queue[tuple[int, Path]], end: float,
+    given: argparse.Namespace,
+) -> None:  # fmt: skip
     worker = Lane(gpu, given)
     while True:
         try:
-            path = waiting.get_nowait()
+            size, path = waiting.get_nowait()
         except queue.Empty:
             break
+        held = room.take(size)
         left = end - time.perf_counter()
         if left < 5:
+            room.give(held)
             break
         row = worker.ask(path, min(given.limit, left))
+        room.give(held)
         cut = row["status"] == "unsupported" and left < given.limit and "not done" in row["message"]
-        row = {"problem": f"{path.parent.name}/{path.stem}", "device": gpu, **row}
+        row = {"problem": f"{path.parent.name}/{path.stem}", "bytes": size, "device": gpu, **row}
         print(json.dumps(row), flush=True)
         if not cut:  # what only the end of this run cut short is left to the next
             with given.output.open("a") as file:
                 file.write(json.dumps(row) + "\n")
     worker.end()
+
+
+def weighed(path: Path) -> int:
+    """Bytes of a problem's inputs."""
+    from kernelproof.problem import load
+
+    reference = load(path)
+    return reference.input_bytes(reference.problem.cases[0])
 
 
 def main() -> int:
@@ -183,6 +225,12 @@ def main() -> int:
     parser.add_argument("--levels", nargs="+", default=["1"])
     parser.add_argument("--gpus", nargs="+", default=["0"])
     parser.add_argument("--lanes", type=int, default=2)
+    parser.add_argument(
+        "--room", type=float, default=7e9, help="bytes of inputs at a time on a GPU"
+    )
+    parser.add_argument(
+        "--shrink", type=int, default=None, help="bytes of inputs, if not full size"
+    )
     parser.add_argument("--limit", type=float, default=60.0)
     parser.add_argument("--seconds", type=float, default=1e9)
     parser.add_argument("--only", nargs="*", default=[])
@@ -191,7 +239,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=Path("kernelbench-full.jsonl"))
     given = parser.parse_args()
     if given.lane:
-        lane(given.limit, given.forge)
+        lane(given.limit, given.forge, given.shrink)
         return 0
     done = set()
     if given.output.is_file():
@@ -201,13 +249,15 @@ def main() -> int:
     if given.only:
         short = {f"{p.parent.name}/{p.name.split('_')[0]}": p for p in files}
         files = [short[name] for name in given.only]
-    waiting: queue.Queue[Path] = queue.Queue()
-    for path in files:
-        if f"{path.parent.name}/{path.stem}" not in done:
-            waiting.put(path.resolve())
     end = time.perf_counter() + given.seconds
+    left = [p.resolve() for p in files if f"{p.parent.name}/{p.stem}" not in done]
+    # The small ones first: as many as the time allows.
+    waiting: queue.Queue[tuple[int, Path]] = queue.Queue()
+    for one in sorted((weighed(p), p) for p in left):
+        waiting.put(one)
+    rooms = {gpu: Room(given.room) for gpu in given.gpus}
     threads = [
-        threading.Thread(target=serve, args=(gpu, waiting, end, given))
+        threading.Thread(target=serve, args=(gpu, rooms[gpu], waiting, end, given))
         for gpu in given.gpus
         for _ in range(given.lanes)
     ]

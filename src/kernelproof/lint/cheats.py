@@ -82,6 +82,7 @@ def _forged(scene: Scene, index: int, value: torch.Tensor) -> Iterator[tuple[str
 def _middle(x: torch.Tensor) -> Any:
     if not x.is_floating_point() and not x.is_complex():
         return x.flatten().to(torch.int64).mode().values.item()
+    x = x.float() if x.dtype.itemsize == 1 else x  # eight bits are not computed in
     finite = x[torch.isfinite(x)]
     wide = finite.to(torch.complex128 if x.is_complex() else torch.float64)
     return wide.mean().item() if finite.numel() else 0.0

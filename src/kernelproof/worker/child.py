@@ -24,7 +24,6 @@ import contextlib
 import importlib.abc
 import importlib.machinery
 import inspect
-import pickle
 import socket
 import sys
 import time
@@ -38,7 +37,7 @@ from kernelproof import launching
 from kernelproof.errors import CandidateError, CompileError, ContractError
 from kernelproof.importing import import_file
 from kernelproof.seeding import seed_all
-from kernelproof.worker import wire, wrapping
+from kernelproof.worker import packing, wire, wrapping
 from kernelproof.worker.inputs import Placed, leaves_of
 from kernelproof.worker.profiling import profiled
 from kernelproof.worker.sampling import Sampler
@@ -54,7 +53,7 @@ def serve(sock: socket.socket) -> None:
             request, buffers = wire.receive(sock)
         except wire.Closed:
             return
-        payload = pickle.loads(buffers[0]) if buffers else None
+        payload = packing.whole(buffers) if buffers else None
         out: list[bytes | memoryview] = []
         try:
             answer: Any = {"answer": wire.encode(host.handle(request, payload), out)}

@@ -171,7 +171,7 @@ def load(path: Path, candidates: Path | None = None, itself: bool = False) -> Su
         name = _name(folder, path)
         problem, helpers = _problem(folder, name)
         submissions = _submissions(folder, candidates, one) if not itself else {}
-        if itself and helpers is not None:
+        if itself:
             submissions = {"reference": _ITSELF}
         items += _items(name, problem, helpers or {}, submissions)
     if candidates is not None and all(item.candidate is None for item in items):
