@@ -94,6 +94,7 @@ def _noise(like: torch.Tensor, value: torch.Tensor, draw: torch.Generator) -> to
         low, high = int(like.min()), int(like.max())
         return torch.randint(low, high + 1, value.shape, generator=draw).to(value.dtype)
     wide = torch.complex128 if like.is_complex() else torch.float64
+    like = like.float() if like.dtype.itemsize == 1 else like
     finite = like[torch.isfinite(like)].to(wide)
     spread = finite.std(correction=0) if finite.numel() else torch.zeros((), dtype=torch.float64)
     noise: torch.Tensor = torch.randn(value.shape, generator=draw, dtype=wide) * spread
