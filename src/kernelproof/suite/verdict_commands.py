@@ -36,6 +36,8 @@ from kernelproof.suite.commands import (
     given,
 )
 
+__all__ = ["app"]
+
 OfRunOpt = Annotated[
     str | None, typer.Option("--run", help="Of the results of this run; nothing is judged.")
 ]

@@ -61,7 +61,7 @@ def _reduced(tensor: Any) -> Any:
     if not plain:
         return tensor.__reduce_ex__(5)
     raw = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage()).numpy()
-    data = pickle.PickleBuffer(raw) if raw.nbytes >= _BESIDE else raw.tobytes()
+    data = pickle.PickleBuffer(raw.data) if raw.nbytes >= _BESIDE else raw.tobytes()
     where = tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
     return unpacked, (data, tensor.dtype, *where)
 
