@@ -126,6 +126,16 @@ def test_submissions_that_their_check_accepts_and_we_do_not() -> None:
     assert rows["tiny/prefix_sum"].change is None and rows["tiny/prefix_sum"].ours == "pass"
 
 
+def test_a_submission_for_what_is_not_installed(tmp_path: Path) -> None:
+    (tmp_path / "counts__other.py").write_text("import no_such_language\n")
+    suite = formats.load(HERE / "reference_kernels", candidates=tmp_path)
+    record = judged(item(suite, "tiny/counts"))
+    assert record.status == "unsupported" and "no_such_language" in record.verdict.message
+    assert compat.verdict(item(suite, "tiny/counts"), record) == compat.Compat(
+        None, "not run", (record.verdict.message,)
+    )
+
+
 def test_a_task_without_one_truth_is_unsupported() -> None:
     suite = formats.load(HERE / "reference_kernels")
     problem = item(suite, "tiny/factors").problem

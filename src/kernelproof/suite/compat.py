@@ -57,12 +57,12 @@ _WORDS = {
 def _early(record: Record) -> Compat | None:
     """Where the candidate did not get as far as values."""
     status, message = record.verdict.status, record.verdict.message.splitlines()[:1]
-    if record.build.status != "pass":
-        return Compat(None if status == "unsupported" else False, "not compiled", tuple(message))
-    if status in ("crash", "timeout") and not any(run.outputs for run in record.verdict.runs):
-        return Compat(False, "runtime error" if status == "crash" else "timeout", tuple(message))
     if status == "unsupported":
         return Compat(None, "not run", tuple(message))
+    if record.build.status != "pass":
+        return Compat(False, "not compiled", tuple(message))
+    if status in ("crash", "timeout") and not any(run.outputs for run in record.verdict.runs):
+        return Compat(False, "runtime error" if status == "crash" else "timeout", tuple(message))
     return None
 
 

@@ -127,13 +127,17 @@ from pathlib import Path
 
 import torch
 
+from kernelproof.errors import UnsupportedError
 from kernelproof.importing import import_file
 
 # By path: modules of these names may lie elsewhere as well.
 HERE = Path(__file__).parent
-for _name in {helpers}:
-    sys.modules[_name] = import_file(HERE / (_name + ".py"), "task")
-custom_kernel = import_file(HERE / "submission.py", "submission").custom_kernel
+try:
+    for _name in {helpers}:
+        sys.modules[_name] = import_file(HERE / (_name + ".py"), "task")
+    custom_kernel = import_file(HERE / "submission.py", "submission").custom_kernel
+except ModuleNotFoundError as error:
+    raise UnsupportedError(f"the submission needs {{error.name}}, which is not installed") from None
 BUFFERS = {buffers}
 
 
