@@ -225,6 +225,33 @@ def test_a_timed_trace_has_the_times_that_were_measured() -> None:
     assert found["speedup_factor"] == found["reference_latency_ms"] / found["latency_ms"]
 
 
+MAIN = """
+#include "rows.h"
+void gather(torch::Tensor t, torch::Tensor i, torch::Tensor o) { rows(t, i, o); }
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("gather", &gather); }
+"""
+ROWS = """
+#include <torch/extension.h>
+inline void rows(torch::Tensor t, torch::Tensor i, torch::Tensor o) {
+  o.copy_(t.index_select(0, i.remainder(t.size(0))));
+}
+"""
+
+
+@pytest.mark.slow
+def test_a_solution_in_cpp_that_binds_to_torch(tmp_path: Path) -> None:
+    given = json.loads(
+        (HERE / "flashinfer/solutions/us/gather/gather_d16/gather_into.json").read_text()
+    )
+    given["spec"] |= {"language": "cpp", "binding": "torch", "entry_point": "main.cpp::gather"}
+    given["sources"] = [{"path": "main.cpp", "content": MAIN}, {"path": "rows.h", "content": ROWS}]
+    (tmp_path / "rows.json").write_text(json.dumps(given))
+    suite = formats.load(HERE / "flashinfer", candidates=tmp_path)
+    record = judged(item(suite, "gather_d16"))
+    assert record.status == "pass", record.verdict.message
+    assert record.candidate.language == "cpp-inline"
+
+
 def test_bad_solutions_are_named(tmp_path: Path) -> None:
     source = HERE / "flashinfer/solutions/us/gather/gather_d16/gather_into.json"
     given = json.loads(source.read_text())
