@@ -4,8 +4,9 @@
 
 The candidates are fixtures of tests/candidates: right and wrong, in CUDA, Triton and PyTorch. The
 run on two GPUs comes first, so that what is compiled or measured once is not to its advantage.
-``--inline`` judges, beside, candidates that take nvcc half a minute, and tells what of that the
-builds ahead took from the GPU's worker. ``--rehearse`` does all of it on the CPU, without times.
+``--inline`` judges before it candidates that take nvcc half a minute: their seconds tell whether
+the builds ahead were what the GPU's worker found. ``--rehearse`` does all of it on the CPU, without
+times.
 """
 
 from __future__ import annotations
@@ -87,6 +88,7 @@ def rows(two: dict[str, Any], one: dict[str, Any]) -> list[dict[str, Any]]:
         if a.time is not None and b.time is not None:
             row["median"] = [a.time[0], b.time[0]]
             row["change"] = b.time[0] / a.time[0] - 1
+            row["clock"] = a.ratios[0].clock
         found.append(row)
     return found
 
@@ -107,7 +109,7 @@ def main() -> None:
         raise SystemExit(f"two GPUs are needed; there are {len(gpus)}")
     folder = Path(tempfile.mkdtemp())
     candidates = chosen(args.count)
-    suite(folder / "warm", candidates[:2])
+    suite(folder / "warm", chosen(2))
     suite(folder / "all", candidates)
     body: dict[str, Any] = {"created": f"{datetime.datetime.now(datetime.timezone.utc):%F %T}"}
 
@@ -118,14 +120,14 @@ def main() -> None:
     # Floors are measured once, and kernels of the problems compiled.
     judged(folder / "warm", "0,1", args)
     if args.inline:
-        suite(folder / "inline", [*(FIXTURES / "gpu" / name for name in INLINE), *candidates[:2]])
+        suite(folder / "inline", [*(FIXTURES / "gpu" / name for name in INLINE), *chosen(2)])
         seconds, found = judged(folder / "inline", "0", args)
         body["inline"] = {"seconds": seconds, "items": {
             name: {"status": r.status, "seconds": r.seconds} for name, r in found.items()
         }}  # fmt: skip
         write()
     both, two = judged(folder / "all", "0,1", args)
-    body |= {"two_gpus_seconds": both}
+    body["two_gpus_seconds"] = both
     write()
     alone, one = judged(folder / "all", "0", args)
     found = rows(two, one)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 from collections.abc import Mapping, Sequence
@@ -12,8 +13,8 @@ from kernelproof.suite.judging import Judge, Lost, Order, processors_of
 from kernelproof.suite.model import Item
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-# Of the processors, beside GPUs, those on which candidates are compiled; and how far compilers step
-# back for what is timed.
+# Beside GPUs, a share of the processors' number is how many candidates are compiled at a time; and
+# how far compilers step back for what is timed.
 _COMPILE_SHARE = 4
 _MOST_COMPILING = 8
 NICE = 10
@@ -87,34 +88,43 @@ class Worker:
             judge.close()
 
 
+@dataclasses.dataclass(frozen=True)
+class Gpu:
+    """A GPU of this machine: what CUDA_VISIBLE_DEVICES calls it, and which it is ``of`` how many.
+    Its worker has that share of the processors whatever other GPUs do, so that times do not depend
+    on how many are used."""
+
+    name: str
+    number: int
+    of: int
+
+
 class Local:
     """The workers of this machine; see `engine.Crew`.
 
     Args:
-        gpus: as `visible` gives them; one worker each. Without any, candidates are judged on the
-            CPU.
+        gpus: see `visible`; one worker each. Without any, candidates are judged on the CPU.
         jobs: beside GPUs, how many candidates are compiled at a time, else how many are judged.
             None for a number that fits the machine.
     """
 
     patience = 0.0
 
-    def __init__(self, rules: Rules, gpus: Sequence[str], jobs: int | None = None) -> None:
+    def __init__(self, rules: Rules, gpus: Sequence[Gpu], jobs: int | None = None) -> None:
         cores = sorted(os.sched_getaffinity(0))
         self._rules = rules
         self._builders: list[Worker] = []
         self._idle: list[Worker] = []
         self._lock = threading.Lock()
         # Builds for other GPUs than the first are made when they are judged.
-        self._arch = _capability(gpus[0]) if gpus else ""
+        self._arch = _capability(gpus[0].name) if gpus else ""
         if gpus:
             share = min(_MOST_COMPILING, max(1, len(cores) // _COMPILE_SHARE))
             self.builders = share if jobs is None else jobs
-            rest = cores[: len(cores) - self.builders] or cores
             self._slots = [
-                Worker(f"gpu {gpu}", rules, environment={VISIBLE: gpu},
-                       processors=processors_of(n, len(gpus), rest))
-                for n, gpu in enumerate(gpus)
+                Worker(f"gpu {gpu.name}", rules, environment={VISIBLE: gpu.name},
+                       processors=processors_of(gpu.number, gpu.of, cores))
+                for gpu in gpus
             ]  # fmt: skip
             return
         self.builders = 0
@@ -171,12 +181,12 @@ def _capability(gpu: str) -> str:
         return ""
 
 
-def visible(asked: str | None, device: str | None) -> list[str]:
-    """The GPUs that a run uses, by what CUDA_VISIBLE_DEVICES takes: all that are there, or those
-    with the numbers in ``asked``, such as "0,1"; none for the device "cpu".
+def visible(asked: str | None, device: str | None) -> list[Gpu]:
+    """The GPUs that a run uses: all that are there, or those with the numbers in ``asked``, such as
+    "0,1"; none for the device "cpu".
 
     Raises:
-        UsageError: there is no such GPU, or both are given.
+        UsageError: there is no such GPU, one is named twice, or both arguments are given.
     """
     if device == "cpu":
         if asked is not None:
@@ -189,11 +199,11 @@ def visible(asked: str | None, device: str | None) -> list[str]:
     given = os.environ.get(VISIBLE)
     names = given.split(",")[:count] if given else [str(n) for n in range(count)]
     if asked is None:
-        return names
+        return [Gpu(name, n, count) for n, name in enumerate(names)]
     numbers = asked.split(",")
     if wrong := [n for n in numbers if not n.isdigit() or int(n) >= count]:
         there = f"0 to {count - 1}" if count else "none that torch sees"
         raise UsageError(f"--gpus {asked}: no GPU {wrong[0]!r}; there are {there}")
     if len(set(numbers)) < len(numbers):
         raise UsageError(f"--gpus {asked} names a GPU twice; one worker has it to itself")
-    return [names[int(n)] for n in numbers]
+    return [Gpu(names[int(n)], int(n), count) for n in numbers]

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from kernelproof.report.text import main_clock, main_series
+from kernelproof.report.text import main_clock, main_series, ratio_to
 from kernelproof.suite.model import Item
 from kernelproof.types import (
     Contestant,
@@ -37,7 +37,8 @@ def of_record(
     }
     if timing is not None:
         clock, series = main_clock(timing), main_series(timing.candidate, timing)
-        update["ratios"] = tuple(r for r in timing.ratios if r.clock == clock)
+        found = (ratio_to(timing, one.name, clock) for one in timing.baselines)
+        update["ratios"] = tuple(r for r in found if r is not None)
         update["means"] = _means(timing)
         if series is not None:
             update["time"] = (series.median, series.low, series.high)
