@@ -62,14 +62,20 @@ def lint(path: Path, shrink: int, limit: float) -> dict[str, Any]:
             row |= _told(json.loads(done.stdout))
             break
         lines = [x for x in done.stderr.splitlines() if x.strip()]
-        row["reason"] = lines[-1][:300] if lines else f"exit {done.returncode}"
+        last = lines[-1] if lines else f"exit {done.returncode}"
+        row["reason"] = last.replace(f"{path.parent}/", "")[:300]
     row["seconds"] = round(time.perf_counter() - started, 1)
     return row
 
 
 def _has_batch(path: Path) -> bool:
+    from kernelproof.errors import ProblemError
     from kernelproof.problem import load
 
+    try:
+        load(path)
+    except ProblemError:
+        return False  # the lint itself says why
     return "batch_size" in size_constants(path.read_text(), vars(load(path).module))
 
 
