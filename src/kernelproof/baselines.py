@@ -78,7 +78,7 @@ def _float32_products(reference: Reference, case: Case) -> bool:
 
     try:
         args, kwargs = reference.init_args(case)
-        model = reference.module.Model(*args, **kwargs).eval()
+        model = reference.module.Model(*args, **kwargs).train(reference.problem.training)
         return "fp32" in trace(model, reference.inputs(case)).matrix
     except Exception:
         # A reference that does not run is the check's affair, which says what is wrong with it.

@@ -53,6 +53,7 @@ from kernelproof.errors import KernelproofError, UsageError
 from kernelproof.importing import uncollected
 from kernelproof.progress import Shown
 from kernelproof.suite import commands as suite_commands
+from kernelproof.suite.verdict_commands import app as suite_app
 
 if TYPE_CHECKING:
     from kernelproof.pipeline import Options
@@ -239,7 +240,7 @@ for _name, _command in (
 ):  # fmt: skip
     app.command(_name)(_command)
 app.add_typer(session_commands.app)
-app.add_typer(suite_commands.app)
+app.add_typer(suite_app)
 
 
 @app.callback(invoke_without_command=True)

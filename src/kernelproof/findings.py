@@ -42,6 +42,7 @@ class Findings:
         self.options = options
         self.ahead = ahead
         self.timed = timed
+        self._told: dict[str, Any] | None = None
         self._profile: Callable[[], dict[str, Any]] | None = None
         self._inspected: Callable[[Timing], Inspection] | None = None
         if ahead.many:
@@ -83,13 +84,19 @@ class Findings:
 
     def _tripped(self, verdict: Verdict) -> tuple[list[Check], Verdict | None]:
         """Checks of the tripwires; or the verdict where they could not be asked."""
-        if not (self.subject.worker.alive and self.subject.built):
-            return [], None
         try:
-            told = self.subject.traced(None)
+            self.ask()
         except CandidateError as error:
             return [], evidence.silent_worker(verdict, error)
-        return evidence.tripped(told["tripwires"], self.reference.problem.path), None
+        if self._told is None:
+            return [], None
+        return evidence.tripped(self._told["tripwires"], self.reference.problem.path), None
+
+    def ask(self) -> None:
+        """Hear what the tripwires have seen so far, before something that may end the worker: what
+        another one has seen since it took its place says nothing of that. Raises CandidateError."""
+        if self.subject.worker.alive and self.subject.loaded:
+            self._told = self.subject.traced(None)
 
     @span("inspection")
     def inspection(

@@ -82,7 +82,8 @@ def _work(race: Race, notes: list[str]) -> Work | None:
     flops, nbytes = reference.count("FLOPS", case), reference.count("BYTES", case)
     try:
         args, kwargs = reference.init_args(case)
-        model = construct(reference.module.Model, args, kwargs, race.seed, race.device)
+        factory, training = reference.module.Model, reference.problem.training
+        model = construct(factory, args, kwargs, race.seed, race.device, training)
         inputs = to_device(reference.drawn(case, race.seed), race.device)
         seed_all(race.seed)
         found = trace(model, inputs)

@@ -75,6 +75,7 @@ class Options:
     ``build_timeout``, ``call_timeout``, ``compile_timeout``: seconds. ``memory``: bytes that the
     candidate and what it starts may hold; a share of what is available by default.
     ``large``: also the cases past 2^31 elements, whose calls may take ten minutes.
+    ``training``: reference, candidate and baselines are in training mode; see `types.Problem`.
     """
 
     device: str | None = None
@@ -96,6 +97,7 @@ class Options:
     seconds: float = 10.0
     vs: tuple[str, ...] = ()
     store: str | None = None
+    training: bool = False
 
 
 def judge(
@@ -147,7 +149,8 @@ def _job(problem: str | Path, found: Candidate, options: Options, timed: bool) -
     with span("import torch"), uncollected():
         import torch  # noqa: F401  a stage of its own: it takes a second, or some
     with span("load the problem"):
-        reference = problems.load(problem, dict(options.sizes), options.shrink_to)
+        sizes, training = dict(options.sizes), options.training
+        reference = problems.load(problem, sizes, options.shrink_to, training)
     if options.case_sizes:
         case = _timed_case(reference, options)
         reference = reference.with_case(case, dict(options.case_sizes))
@@ -181,6 +184,8 @@ def _judged(
         verdict = _check(reference, subject, job.seeds, job.device, job.options, progress)
         verdict = subject.audited(verdict)
         verdict = verdict.model_copy(update={"notes": (*verdict.notes, *remarks)})
+        with contextlib.suppress(CandidateError):
+            seen.ask()  # a worker that does not answer is asked again, and told of, below
         verdict = _gradients(reference, subject, verdict, job.seeds, job.options)
         verdict = _second_device(reference, subject, verdict, job.seeds, job.options)
         verdict, library = seen.evidence(verdict)

@@ -8,6 +8,9 @@ and optionally ``get_init_inputs()``. Optional names add what that form lacks:
     LARGE       more cases of that kind, past 2^31 elements, which run only when asked for
     BACKWARD    True where a candidate's gradients are part of the proof
     TOLERANCE   {"atol": ..., "rtol": ...} of the compat verdict
+    COMPAT      function of the list of ``forward``'s arguments and an output: why the harness that
+                the problem comes from would refuse that output, "" where it takes it; replaces
+                ``TOLERANCE`` in the compat verdict of the declared cases
     BASELINES   name -> function of ``forward``'s arguments, or a Module class with Model's
                 constructor
     MISTAKES    message -> function of ``forward``'s arguments: known slips; a failing candidate
@@ -146,14 +149,16 @@ class Reference:
 
 
 def load(
-    where: str | Path, sizes: Mapping[str, Size] | None = None, shrink_to: int | None = None
-) -> Reference:
+    where: str | Path, sizes: Mapping[str, Size] | None = None, shrink_to: int | None = None,
+    training: bool = False,
+) -> Reference:  # fmt: skip
     """Load a problem by path, or by the name of a file in ``problems/`` or of a shipped operator.
 
     Args:
         sizes: new values for module-level constants of the file, such as ``{"batch_size": 2}``.
         shrink_to: halve the size constants until the inputs have at most so many bytes, and the
             weights at most 64 times as many.
+        training: the modules run in training mode; see `types.Problem`.
 
     Raises:
         ProblemError: there is no such problem, it does not import, it lacks ``Model`` or
@@ -177,6 +182,7 @@ def load(
         path=str(path),
         digest=hashlib.sha256(path.read_bytes()).hexdigest()[:32],
         sizes=sizes,
+        training=training,
         cases=_cases(path, getattr(module, "CASES", None), "CASES"),
         atol=tolerance.get("atol"),
         rtol=tolerance.get("rtol"),

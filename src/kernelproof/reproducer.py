@@ -77,6 +77,7 @@ def _facts(
         "REPRO_CANDIDATE": repr(candidate.path),
         "REPRO_DEVICE": repr(verdict.device),
         "REPRO_CONSTRUCT_SEED": str(seeds[0]),
+        "REPRO_TRAINING": str(problem.training),
         "# (case, sizes, seed, calls, (family, version, layout)); the last one fails\n"
         "REPRO_CALLS": "[\n"
         + "\n".join(calls) + "\n]",

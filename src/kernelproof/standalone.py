@@ -151,14 +151,14 @@ class Repro:
         self.key, seed = repr((args, kwargs, weights)), self.facts["REPRO_CONSTRUCT_SEED"]
         torch.manual_seed(seed)
         model = self.problem["Model"](*copy.deepcopy(args), **copy.deepcopy(kwargs))
-        self.model = model.to(self.device).eval()
+        self.model = model.to(self.device).train(self.facts["REPRO_TRAINING"])
         if weights is not None:
             state = {k: v.cpu() for k, v in model.state_dict().items()}
             self.model.load_state_dict(repro_module("families")["weights"](state, weights))
         torch.manual_seed(seed)
         candidate = source.ModelNew(*args, **kwargs)
         self.take_weights(candidate, {k: v.cpu() for k, v in self.model.state_dict().items()})
-        self.candidate = candidate.to(self.device).eval()
+        self.candidate = candidate.to(self.device).train(self.facts["REPRO_TRAINING"])
 
     def init_args(self, sizes: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         make = self.problem.get("get_init_inputs")

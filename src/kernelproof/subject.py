@@ -34,7 +34,10 @@ _FACTS = {
     "output": object, "mutated": list, "overrun": list, "views_input": list, "reused": list,
     "devices": list, "emulated": (dict, type(None)), "refused": list,
 }  # fmt: skip
-_LOADED = {"import_seconds": float, "construct_seconds": float, "weights": str}
+_LOADED = {
+    "import_seconds": float, "construct_seconds": float, "weights": str,
+    "alike": (bool, type(None)),
+}  # fmt: skip
 _TRACED = {"tripwires": dict, "profile": (dict, type(None))}
 _TRIPWIRES = {"patched": list, "seen": list, "opened": list, "threads": int}
 _PROFILE = {"seconds": float, "library": float, "names": list}
@@ -73,9 +76,12 @@ class CandidateProcess:
         self.limits = limits
         self.worker = Worker(candidate.name, limits)
         self.weights = ""
+        self.alike: bool | None = None
         self.build_seconds = 0.0
         self.import_seconds = 0.0
         self.built = False
+        # Whether the present worker has the candidate: one that took another's place has not.
+        self.loaded = False
         # Called after the first construction.
         self.once_built: Callable[[], None] | None = None
 
@@ -98,12 +104,14 @@ class CandidateProcess:
             threads=threads(),
             emulated=self.emulated,
             current=self.current,
+            training=self.options.training,
         )
         _form("load", answer, _LOADED)
+        self.loaded = True
         if not self.built:
             self.import_seconds = answer["import_seconds"]
             self.build_seconds = self.import_seconds + answer["construct_seconds"]
-            self.weights = answer["weights"]
+            self.weights, self.alike = answer["weights"], answer["alike"]
             self.built = True
             if self.once_built is not None:
                 self.once_built()
@@ -144,6 +152,7 @@ class CandidateProcess:
         """A new worker, where the present one has ended."""
         if not self.worker.alive:
             self.worker = Worker(self.candidate.name, self.limits)
+            self.loaded = False
 
     def traced(self, inputs: list[Any] | None) -> dict[str, Any]:
         """What the worker's tripwires saw, and a profile of one call where ``inputs`` are given."""
@@ -201,7 +210,7 @@ class CandidateProcess:
         if self.built:
             return Build(
                 status="pass", seconds=self.build_seconds, weights=self.weights,
-                confinement=confinement,
+                alike=self.alike, confinement=confinement,
             )  # fmt: skip
         return Build(
             status=verdict.status if verdict.status != "pass" else "crash",
@@ -367,6 +376,7 @@ class TimedModule(Timed):
         self.load = {
             "path": path, "kind": "baseline", "attr": attr, "device": device, "wrap": wrap,
             "language": "pytorch", "threads": threads(), "tf32": tf32,
+            "training": options.training,
         }  # fmt: skip
         self.payload = payload
 
@@ -395,7 +405,8 @@ def payload_of(reference: Reference, case: Case, seed: int) -> tuple[Any, Any, i
     from kernelproof.check.reference import construct, state_of
 
     args, kwargs = reference.init_args(case)
-    model = construct(reference.module.Model, args, kwargs, seed, "cpu")
+    training = reference.problem.training
+    model = construct(reference.module.Model, args, kwargs, seed, "cpu", training)
     return args, kwargs, seed, state_of(model)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernelproof import problem
+from kernelproof import pipeline, problem
 from kernelproof.backward import Gradients
 from kernelproof.check import Plan, gradients
 from kernelproof.errors import CandidateCrash
@@ -119,3 +119,30 @@ def test_nothing_to_say_without_gradients(tmp_path: Path) -> None:
     reference = problem.load(path)
     plan = Plan(seeds=(1,))
     assert gradients.judge(reference, plan, reference.problem.cases[0], lambda x: []) is None
+
+
+def test_a_backward_that_ends_its_process_costs_the_candidate_nothing_else(tmp_path: Path) -> None:
+    # Its tripwires are not lost with the process, and the one that follows has none to ask.
+    path, candidate = tmp_path / "product.py", tmp_path / "ends.py"
+    path.write_text(PROBLEM)
+    ends = """
+import os
+class Ends(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, y):
+        return y.clone()
+    @staticmethod
+    def backward(ctx, g):
+        os._exit(3)
+class ModelNew(Model):
+    def forward(self, *inputs):
+        return Ends.apply(super().forward(*inputs))
+"""
+    candidate.write_text(PROBLEM + ends)
+    options = pipeline.Options(device="cpu", seeds=1)
+    verdict = pipeline.judge(path, candidate, options=options).verdict
+    assert verdict.status == "pass", verdict.message
+    found = next(c for c in verdict.checks if c.name == "gradients")
+    assert found.outcome == "note" and "its backward does not run" in found.message
+    candidate.write_text(PROBLEM + ends + "\ntorch.allclose = lambda *a, **k: True\n")
+    assert pipeline.judge(path, candidate, options=options).verdict.status == "cheat"

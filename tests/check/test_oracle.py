@@ -275,3 +275,27 @@ def test_an_oracle_that_cannot_move_goes_back() -> None:
     model.exact.register_forward_pre_hook(lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         model.truth([x], 0)
+
+
+def test_an_oracle_that_moves_while_precisions_are_measured(monkeypatch) -> None:
+    """Where the GPU's memory ends after the truth: what is compared is on one device in the end."""
+    from kernelproof.check import expected
+    from kernelproof.check.reference import ReferenceModel
+
+    model = ReferenceModel(torch.nn.Identity, [], {}, 1, "cpu")
+    x, places = torch.randn(4, 4), []
+
+    def in_precision(inputs, seed, name):
+        model.oracle = "cpu"
+        return inputs[0].to(torch.float64)
+
+    def on(leaf, device):
+        places.append(device)
+        return leaf
+
+    model.oracle = "cuda"
+    monkeypatch.setattr(model, "truth", lambda inputs, seed: inputs[0].to(torch.float64))
+    monkeypatch.setattr(model, "in_precision", in_precision)
+    monkeypatch.setattr(expected, "_on", on)
+    expected.expect(model, [x], 1, x, 0, True)
+    assert set(places) == {"cpu"}

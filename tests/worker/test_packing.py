@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from kernelproof.worker.packing import packed
+from kernelproof.worker.packing import packed, parts, whole
 
 DTYPES = [
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8,
@@ -85,3 +85,19 @@ def test_what_is_no_plain_tensor_goes_the_usual_way() -> None:
 def test_nan_and_its_payload_survive() -> None:
     bits = torch.tensor([0x7FC00001, 0x7F800000, -0x80000000], dtype=torch.int32)
     assert torch.equal(back(bits.view(torch.float32)).view(torch.int32), bits)
+
+
+def test_large_storages_go_beside_the_pickle_and_come_back_as_they_were() -> None:
+    large = torch.randn(700, 500)
+    value = {"rows": large.T[3:90], "again": large, "small": torch.arange(5), "n": 3}
+    sent = parts(value)
+    assert len(sent) == 3 and len(sent[0]) < 4096
+    got = whole([bytearray(part) for part in sent])
+    assert got["n"] == 3 and torch.equal(got["small"], value["small"])
+    for name in ("rows", "again"):
+        assert torch.equal(got[name], value[name])
+        assert got[name].stride() == value[name].stride()
+        assert got[name].storage_offset() == value[name].storage_offset()
+    # Each has memory of its own, which is not the sender's.
+    got["again"].zero_()
+    assert torch.equal(got["rows"], large.T[3:90]) and float(large.abs().sum()) > 0

@@ -101,9 +101,27 @@ class Course(Matrix):
         call = Call(case=case.name, seed=seed)
         # The emulator is deterministic: a repetition would tell nothing.
         repeats = 3 if first and self.plan.evidence != "emulated" else 1
-        run = self._explained(self._seen(case, call, first, repeats), pooled=True)
+        seen = self._seen(case, call, first, repeats)
+        run = self._at_home(self._explained(seen, pooled=True), seen)
         self.runs.append(run)
         return run.status == "pass"
+
+    def _at_home(self, run: Run, seen: Seen) -> Run:
+        """The run with the compat verdict of the problem's own `COMPAT`, where it has one."""
+        accepts = getattr(self.reference.module, "COMPAT", None)
+        if accepts is None or not run.outputs:
+            return run
+        device = self.plan.device
+        given, got = to_device(seen.inputs, device), to_device(seen.results[0]["output"], device)
+        try:
+            with torch.no_grad():
+                refused = str(accepts(given, got))
+        except Exception as error:
+            refused = f"{type(error).__name__}: {error}"
+        if refused:
+            self.notes.append(f"compat, case {run.name}: {refused.splitlines()[0][:200]}")
+        outputs = tuple(o.model_copy(update={"compat": not refused}) for o in run.outputs)
+        return run.model_copy(update={"outputs": outputs})
 
     def _explained(self, seen: Seen, pooled: bool) -> Run:
         """The run after guards, with what is known about a failure; ``pooled``: it also goes into
@@ -182,11 +200,10 @@ class Course(Matrix):
         args, kwargs = self._guarded(case, lambda: self.reference.init_args(case))
         key = repr((args, kwargs))
         if self._model is None or key != self._key:
+            factory, training = self.reference.module.Model, self.reference.problem.training
+            device = self.plan.device
             self._model = self._guarded(
-                case,
-                lambda: ReferenceModel(
-                    self.reference.module.Model, args, kwargs, seed, self.plan.device
-                ),
+                case, lambda: ReferenceModel(factory, args, kwargs, seed, device, training)
             )
             self._key = key
             self._constructed = False

@@ -69,11 +69,12 @@ def _base(
 ) -> list[tuple[str, Expected]]:
     """Value, truth and levels of each output."""
     truth = flatten(model.truth(inputs, seed))
-    value = tree_map(lambda leaf: _on(leaf, model.oracle), value)
     rounded = {
         name: flatten(model.in_precision(inputs, seed, name))
         for name in (("tf32", "bf16", "fp16") if levels else ())
     }
+    # Only now: each of these may have moved the oracle to the CPU.
+    value = tree_map(lambda leaf: _on(leaf, model.oracle), value)
     found = []
     for i, (name, leaf) in enumerate(flatten(value)):
         exact = _on(truth[i][1], model.oracle)

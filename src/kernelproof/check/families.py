@@ -111,7 +111,9 @@ def weights(state: Mapping[str, torch.Tensor], seed: int) -> dict[str, torch.Ten
     draw = torch.Generator().manual_seed(seed)
     found: dict[str, torch.Tensor] = {}
     for name, t in state.items():
-        if not t.is_floating_point() or t.numel() < 2 or bool((t != t.flatten()[0]).any()):
+        if not t.is_floating_point() or t.numel() < 2 or t.dtype.itemsize == 1:
+            continue
+        if bool((t != t.flatten()[0]).any()):
             continue
         first = float(t.flatten()[0])
         if first == 0:
@@ -191,7 +193,10 @@ def _changed(inputs: list[Any], seed: int, indices: Any, make: _Make) -> Iterato
         number += 1
         if number not in wanted or not isinstance(leaf, torch.Tensor):
             return leaf
-        made = make(leaf.detach(), draw)
+        given = leaf.detach()
+        # torch does not compute in eight bits.
+        eight = given.is_floating_point() and given.dtype.itemsize == 1
+        made = make(given.float() if eight else given, draw)
         any_changed = any_changed or made is not None
         return leaf if made is None else made.to(leaf.dtype)
 

@@ -49,7 +49,8 @@ def judge(
         return Gradients(reference.module.Model(*args, **kwargs))
 
     try:
-        model = ReferenceModel(both, args, kwargs, seed, plan.device)
+        training = reference.problem.training
+        model = ReferenceModel(both, args, kwargs, seed, plan.device, training)
         seed_all(seed)
         outputs = model.model.outputs(to_device(inputs, plan.device))
     except (RuntimeError, ValueError, TypeError):

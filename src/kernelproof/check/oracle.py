@@ -27,6 +27,8 @@ _LIFTED: dict[torch.dtype, torch.dtype] = {
     torch.bfloat16: torch.float64,
     torch.float8_e4m3fn: torch.float64,
     torch.float8_e5m2: torch.float64,
+    torch.float8_e4m3fnuz: torch.float64,
+    torch.float8_e5m2fnuz: torch.float64,
     torch.complex64: torch.complex128,
     torch.complex32: torch.complex128,
 }

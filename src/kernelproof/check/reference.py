@@ -20,6 +20,10 @@ from kernelproof.strides import copy_like
 # the steps of a recurrence took four times as long there as on the CPU.
 _MANY_OPERATIONS = 200
 _FEW_BYTES = 1 << 20
+# Inputs from so many bytes on are kept on the GPU between runs, if they take no more than this
+# share of its memory: each way there takes longer than the run.
+_LARGE_BYTES = 64 << 20
+_SHARE = 16
 # Name of the precision that a working dtype has by itself.
 _OWN_NAME = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 
@@ -32,11 +36,12 @@ class ReferenceModel:
         args, kwargs: its constructor's arguments.
         seed: drawn before each construction, so that both copies and the candidate start alike.
         device: where both run.
+        training: both are in training mode; see `types.Problem`.
     """
 
     def __init__(
         self, factory: Callable[..., Any], args: list[Any], kwargs: dict[str, Any],
-        seed: int, device: str,
+        seed: int, device: str, training: bool = False,
     ) -> None:  # fmt: skip
         self.device = device
         # Where the oracle's answers are, and where it runs: on the CPU where that is quicker.
@@ -44,8 +49,10 @@ class ReferenceModel:
         self._place = device
         self._on_device: float | None = None  # seconds there, where the CPU is being tried
         self._twin: Any = None
-        self.model = construct(factory, args, kwargs, seed, device)
-        self.exact = construct(factory, args, kwargs, seed, device)
+        # Large inputs on the GPU, and the list that they are a copy of.
+        self._moved: tuple[Any, Any] = (None, None)
+        self.model = construct(factory, args, kwargs, seed, device, training)
+        self.exact = construct(factory, args, kwargs, seed, device, training)
         self.exact.load_state_dict(self.model.state_dict())
         with contextlib.suppress(RuntimeError):
             self.exact.double()
@@ -58,8 +65,8 @@ class ReferenceModel:
     def run(self, inputs: list[Any], seed: int) -> tuple[Any, list[int], bool]:
         """Output in the working precision, the indices of inputs that the reference changed, and
         whether its output shares memory with an input."""
-        given = to_device(inputs, self.device)
-        kept = to_device(inputs, self.device)
+        given = self._copied(inputs, self.device)
+        kept = self._copied(inputs, self.device)
         seed_all(seed)
         with torch.no_grad():
             output = self.model(*given)
@@ -67,6 +74,15 @@ class ReferenceModel:
         storages = {_storage(t) for t in tree_leaves(given) if isinstance(t, torch.Tensor)}
         views = any(_storage(t) in storages for _, t in flatten(output) if _has_storage(t))
         return output, changed, views
+
+    def _copied(self, inputs: list[Any], place: str) -> Any:
+        """A copy of ``inputs`` on ``place``. Large ones go to a GPU once, and are copied there."""
+        size = _bytes(inputs)
+        if place == "cpu" or size < _LARGE_BYTES or size > _room(place):
+            return to_device(inputs, place)
+        if self._moved[0] is not inputs:
+            self._moved = inputs, to_device(inputs, place)
+        return to_device(self._moved[1], place)
 
     def roughly(self, inputs: list[Any], seed: int) -> Any:
         """Output in the working precision, computed where the oracle runs by now: the same but for
@@ -92,7 +108,7 @@ class ReferenceModel:
         """Output in float64."""
 
         def run() -> Any:
-            given = lift(to_device(inputs, self._place))
+            given = lift(self._copied(inputs, self._place))
             with float64(operands) as mode:
                 seed_all(seed)
                 return self.exact(*given), mode
@@ -137,6 +153,7 @@ class ReferenceModel:
             # A tensor that is no buffer stays where it was made.
             self._move(self.oracle)
             return run()
+        self._moved = None, None
         torch.cuda.empty_cache()
         self.oracle = "cpu"
         self._move("cpu")
@@ -179,8 +196,8 @@ class ReferenceModel:
             exact = leaf.to(torch.float64)
             if by_row and exact.dim():
                 size = exact.square().mean(dim=-1, keepdim=True).sqrt().maximum(exact.abs())
-                return exact + sign * size * torch.finfo(leaf.dtype).eps
-            return exact * (1 + sign * torch.finfo(leaf.dtype).eps)
+                return exact + sign * size * _unit(leaf.dtype)
+            return exact * (1 + sign * _unit(leaf.dtype))
 
         given = tree_map(nudge, to_device(inputs, self._place))
         weights = {name: nudge(t) for name, t in self.model.state_dict().items()}
@@ -248,12 +265,13 @@ def to_device(value: Any, device: str) -> Any:
 
 
 def construct(
-    factory: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], seed: int, device: str
-) -> Any:
-    """``factory(*args, **kwargs)`` under ``seed``, on ``device``, in eval mode."""
+    factory: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], seed: int, device: str,
+    training: bool = False,
+) -> Any:  # fmt: skip
+    """``factory(*args, **kwargs)`` under ``seed``, on ``device``, in eval mode or ``training``."""
     seed_all(seed)
     model = factory(*copy.deepcopy(args), **copy.deepcopy(kwargs))
-    return model.to(device).eval()
+    return model.to(device).train(training)
 
 
 def state_of(model: Any) -> dict[str, torch.Tensor]:
@@ -267,8 +285,23 @@ def identical(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _few(inputs: list[Any]) -> bool:
+    return _bytes(inputs) <= _FEW_BYTES
+
+
+def _bytes(inputs: list[Any]) -> int:
     tensors = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, torch.Tensor)]
-    return sum(leaf.numel() * leaf.element_size() for leaf in tensors) <= _FEW_BYTES
+    return sum(leaf.numel() * leaf.element_size() for leaf in tensors)
+
+
+def _unit(dtype: torch.dtype) -> float:
+    """Of a perturbation. Eight bits are stored in and not computed in: no honest kernel rounds to
+    an eighth anew, and such a unit would allow for anything."""
+    return float(torch.finfo(torch.bfloat16 if dtype.itemsize == 1 else dtype).eps)
+
+
+def _room(place: str) -> int:
+    """Bytes of a GPU's memory that one more copy of the inputs may take."""
+    return int(torch.cuda.get_device_properties(place).total_memory) // _SHARE
 
 
 def _equal(a: Any, b: Any) -> bool:

@@ -82,6 +82,7 @@ def _forged(scene: Scene, index: int, value: torch.Tensor) -> Iterator[tuple[str
 def _middle(x: torch.Tensor) -> Any:
     if not x.is_floating_point() and not x.is_complex():
         return x.flatten().to(torch.int64).mode().values.item()
+    x = x.float() if x.dtype.itemsize == 1 else x  # eight bits are not computed in
     finite = x[torch.isfinite(x)]
     wide = finite.to(torch.complex128 if x.is_complex() else torch.float64)
     return wide.mean().item() if finite.numel() else 0.0
@@ -93,6 +94,7 @@ def _noise(like: torch.Tensor, value: torch.Tensor, draw: torch.Generator) -> to
         low, high = int(like.min()), int(like.max())
         return torch.randint(low, high + 1, value.shape, generator=draw).to(value.dtype)
     wide = torch.complex128 if like.is_complex() else torch.float64
+    like = like.float() if like.dtype.itemsize == 1 else like
     finite = like[torch.isfinite(like)].to(wide)
     spread = finite.std(correction=0) if finite.numel() else torch.zeros((), dtype=torch.float64)
     noise: torch.Tensor = torch.randn(value.shape, generator=draw, dtype=wide) * spread

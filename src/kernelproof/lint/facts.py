@@ -89,12 +89,14 @@ def _input(fact: InputFacts, leaf: Any, other: Any) -> None:
     fact.constant &= bool((leaf == leaf.flatten()[0]).all())
     fact.repeats &= identical(leaf, other)
     if fact.floating:
-        fact.low = min(fact.low, float(leaf.nan_to_num(nan=-math.inf).min()))
+        wide = leaf.float() if leaf.dtype.itemsize == 1 else leaf  # eight bits have no minimum
+        fact.low = min(fact.low, float(wide.nan_to_num(nan=-math.inf).min()))
 
 
 def _output(fact: OutputFacts, leaf: torch.Tensor, case: str) -> None:
     fact.elements += leaf.numel()
-    good = torch.isfinite(leaf)
+    eight = leaf.is_floating_point() and leaf.dtype.itemsize == 1
+    good = torch.isfinite(leaf.float() if eight else leaf)
     count = int(good.sum())
     fact.finite += count
     if count:

@@ -161,11 +161,11 @@ class Stage:
         args, kwargs = self._guarded(case, lambda: self.reference.init_args(case))
         key = repr((args, kwargs, seed))
         if self._model is None or key != self._key:
-            factory = self.reference.module.Model
+            factory, training = self.reference.module.Model, self.reference.problem.training
 
             def construct(number: int) -> ReferenceModel:
                 made: ReferenceModel = self._guarded(
-                    case, lambda: ReferenceModel(factory, args, kwargs, number, "cpu")
+                    case, lambda: ReferenceModel(factory, args, kwargs, number, "cpu", training)
                 )
                 return made
 

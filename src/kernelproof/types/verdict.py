@@ -32,12 +32,14 @@ class Case(Frozen):
 
 class Problem(Frozen):
     """A reference module on disk. ``digest`` is the hash of its source; ``sizes`` are the
-    module-level constants that were given other values."""
+    module-level constants that were given other values. ``training``: its modules run in training
+    mode, in which batch normalisation takes the statistics of the batch."""
 
     name: str
     path: str
     digest: str
     sizes: dict[str, int | tuple[int, ...]] = {}
+    training: bool = False
     cases: tuple[Case, ...]
     atol: float | None = None
     rtol: float | None = None
@@ -63,13 +65,15 @@ class Candidate(Frozen):
 
 class Build(Frozen):
     """What came of importing and constructing the candidate. ``confinement``: the limits that
-    were on its process, one line each; see docs/trust.md."""
+    were on its process, one line each; see docs/trust.md. ``alike``: whether its constructor has
+    drawn the reference's weights under the same seed, before it was given them."""
 
     status: Status
     seconds: float
     message: str = ""
     detail: str = ""
     weights: str = ""
+    alike: bool | None = None
     log: str = ""
     confinement: tuple[str, ...] = ()
 

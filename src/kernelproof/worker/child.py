@@ -24,7 +24,6 @@ import contextlib
 import importlib.abc
 import importlib.machinery
 import inspect
-import pickle
 import socket
 import sys
 import time
@@ -38,7 +37,7 @@ from kernelproof import launching
 from kernelproof.errors import CandidateError, CompileError, ContractError
 from kernelproof.importing import import_file
 from kernelproof.seeding import seed_all
-from kernelproof.worker import wire, wrapping
+from kernelproof.worker import packing, wire, wrapping
 from kernelproof.worker.inputs import Placed, leaves_of
 from kernelproof.worker.profiling import profiled
 from kernelproof.worker.sampling import Sampler
@@ -54,7 +53,7 @@ def serve(sock: socket.socket) -> None:
             request, buffers = wire.receive(sock)
         except wire.Closed:
             return
-        payload = pickle.loads(buffers[0]) if buffers else None
+        payload = packing.whole(buffers) if buffers else None
         out: list[bytes | memoryview] = []
         try:
             answer: Any = {"answer": wire.encode(host.handle(request, payload), out)}
@@ -140,7 +139,9 @@ class Host:
         args, kwargs, seed, state = payload
         seed_all(seed, self.device != "cpu")
         with self._launches():
-            self.module, weights = _construct(factory, args, kwargs, state, self.device)
+            self.module, weights, alike = _construct(factory, args, kwargs, state)
+        if isinstance(self.module, torch.nn.Module):
+            self.module = self.module.to(self.device).train(bool(request.get("training")))
         self.captured = self.module
         if request["kind"] == "baseline":
             wrapping.precision(request.get("tf32"))
@@ -149,6 +150,7 @@ class Host:
             "import_seconds": imported,
             "construct_seconds": time.perf_counter() - started - imported,
             "weights": weights,
+            "alike": alike,
         }
 
     def call(self, request: dict[str, Any], payload: Any) -> Any:
@@ -284,16 +286,17 @@ def _factory(source: Any, attr: str, path: str) -> Any:
     return found
 
 
-def _construct(factory: Any, args: Any, kwargs: Any, state: Any, device: str) -> tuple[Any, str]:
+def _construct(factory: Any, args: Any, kwargs: Any, state: Any) -> tuple[Any, str, bool | None]:
+    """The module, how it took over the weights ``state``, and whether it had drawn the same."""
     import torch
 
     if not (inspect.isclass(factory) and issubclass(factory, torch.nn.Module)):
         if inspect.isclass(factory):
             raise ContractError(f"`{factory.__name__}` is not a torch.nn.Module")
-        return _Function(factory), "a function: no weights"
+        return _Function(factory), "a function: no weights", None
     module = factory(*args, **kwargs)
-    weights = _take_weights(module, state)
-    return module.to(device).eval(), weights
+    alike = _alike(module, state)
+    return module, _take_weights(module, state), alike
 
 
 class _Function:
@@ -304,6 +307,19 @@ class _Function:
 
     def __call__(self, *args: Any) -> Any:
         return self.function(*args)
+
+
+def _alike(module: Any, state: Any) -> bool | None:
+    """Whether the module's weights are those of ``state``, one by one, as its constructor has left
+    them; None where there are none. Harnesses that copy none compare by such weights."""
+    import torch
+
+    if not state:
+        return None
+    mine, wanted = list(module.state_dict().values()), list(state.values())
+    return len(mine) == len(wanted) and all(
+        a.dtype == b.dtype and torch.equal(a.cpu(), b) for a, b in zip(mine, wanted, strict=True)
+    )
 
 
 def _take_weights(module: Any, state: Any) -> str:

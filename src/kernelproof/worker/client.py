@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import pickle
 import select
 import shutil
 import signal
@@ -25,6 +26,7 @@ from kernelproof.errors import (
     CompileError,
     ContractError,
     KernelproofError,
+    ProblemError,
     UnsupportedError,
 )
 from kernelproof.home import STORE_VARIABLE
@@ -190,7 +192,7 @@ class Worker:
         if self._sock is None:
             raise CandidateCrash(f"the worker of {self.name} has already ended")
         self.protections()
-        buffers = [] if payload is None else [packing.packed(payload)]
+        buffers = [] if payload is None else _sendable(payload)
         try:
             wire.send(self._sock, {"do": do, **fields}, buffers)
             answer, received = wire.receive(self._sock, self._answering(self._sock, timeout))
@@ -297,3 +299,13 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return "a real-time signal"
+
+
+def _sendable(payload: Any) -> list[bytes | memoryview]:
+    try:
+        return packing.parts(payload)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise ProblemError(
+            "what get_inputs or get_init_inputs returns cannot go to the candidate's process: "
+            f"{error}; it takes tensors, plain values, and lists, tuples and dicts of them"
+        ) from None

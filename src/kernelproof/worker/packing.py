@@ -9,16 +9,36 @@ from __future__ import annotations
 import copyreg
 import io
 import pickle
+from collections.abc import Callable
 from typing import Any
+
+# Storages of so many bytes go beside the pickle: gigabytes are not copied into it and out of it.
+_BESIDE = 1 << 20
 
 
 def packed(value: Any) -> bytes:
     """``value`` for `pickle.loads`. Of a tensor the whole storage goes, as by torch's own pickle:
     a view keeps its strides and its offset, and shares memory with no other."""
+    return _pickled(value, None)
+
+
+def parts(value: Any) -> list[bytes | memoryview]:
+    """The same in parts: a pickle, and the large storages that it leaves out, which `whole` puts
+    together again. They are the tensors' own memory, not a copy."""
+    beside: list[bytes | memoryview] = []
+    return [_pickled(value, lambda part: beside.append(part.raw())), *beside]
+
+
+def whole(received: list[bytearray]) -> Any:
+    """The value of `parts`, as they were received; tensors take their memory."""
+    return pickle.loads(received[0], buffers=received[1:])
+
+
+def _pickled(value: Any, beside: Callable[[pickle.PickleBuffer], Any] | None) -> bytes:
     import torch
 
     file = io.BytesIO()
-    pickler = pickle.Pickler(file, protocol=5)
+    pickler = pickle.Pickler(file, protocol=5, buffer_callback=beside)
     pickler.dispatch_table = copyreg.dispatch_table.copy()
     # By exact type: what derives from a tensor goes torch's way.
     pickler.dispatch_table[torch.Tensor] = _reduced
@@ -40,14 +60,16 @@ def _reduced(tensor: Any) -> Any:
     )
     if not plain:
         return tensor.__reduce_ex__(5)
-    data = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage()).numpy().tobytes()
+    raw = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage()).numpy()
+    data = pickle.PickleBuffer(raw.data) if raw.nbytes >= _BESIDE else raw.tobytes()
     where = tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
     return unpacked, (data, tensor.dtype, *where)
 
 
-def unpacked(data: bytes, dtype: Any, offset: int, shape: Any, stride: Any) -> Any:
+def unpacked(data: bytes | bytearray, dtype: Any, offset: int, shape: Any, stride: Any) -> Any:
     """The tensor, in memory of its own."""
     import torch
 
-    whole = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0)
-    return torch.empty(0, dtype=dtype).set_(whole.untyped_storage(), offset, shape, stride)
+    own = data if isinstance(data, bytearray) else bytearray(data)
+    memory = torch.frombuffer(own, dtype=torch.uint8) if own else torch.empty(0)
+    return torch.empty(0, dtype=dtype).set_(memory.untyped_storage(), offset, shape, stride)

@@ -181,7 +181,9 @@ def _alike(got: Any, truth: Any, other: Any) -> bool:
 
 def _largest(inputs: Any) -> float:
     tensors = [t for t in tree_leaves(inputs) if isinstance(t, torch.Tensor) and t.numel()]
-    sizes = [float(t.abs().max()) for t in tensors if t.is_floating_point()]
+    # Eight bits have no maximum in torch.
+    wide = [t.float() if t.dtype.itemsize == 1 else t for t in tensors if t.is_floating_point()]
+    sizes = [float(t.abs().max()) for t in wide]
     return max((size for size in sizes if size < float("inf")), default=0.0)
 
 

@@ -6,13 +6,22 @@ from pathlib import Path
 
 from kernelproof import batch
 from kernelproof.errors import UsageError
+from kernelproof.suite.formats import made
 from kernelproof.suite.model import Item, Suite
 
+NAME = "folder"
 
-def load(path: Path, candidates: Path | None) -> Suite:
+
+def is_one(path: Path) -> bool:
+    """Whether there is a problem in ``path``."""
+    return path.is_dir() and bool(_problems(path))
+
+
+def load(path: Path, candidates: Path | None = None, itself: bool = False) -> Suite:
     """Problems are the Python files with a class Model in ``path`` and its folders with a
     `problem.py`. The candidates of the problem NAME are in the folder NAME of ``candidates``, or
-    modules and folders there whose names begin with "NAME__".
+    modules and folders there whose names begin with "NAME__". With ``itself`` each problem is its
+    own candidate.
 
     Raises:
         UsageError: there is no such folder, no problem in it, or no candidate of any.
@@ -20,6 +29,10 @@ def load(path: Path, candidates: Path | None) -> Suite:
     problems = _problems(path)
     if not problems:
         raise UsageError(f"{path} holds no problem: no .py file with `class Model` and get_inputs")
+    if itself:
+        return Suite(
+            path.resolve().name, NAME, [Item(p, made.itself(p), n) for n, p in problems.items()]
+        )
     if candidates is None or not candidates.is_dir():
         raise UsageError(
             f"a plain folder of problems needs a folder of candidates, not {candidates}: "
@@ -39,7 +52,7 @@ def load(path: Path, candidates: Path | None) -> Suite:
             f"{candidates} holds no candidate of {', '.join(problems)}: a folder of the problem's "
             "name, or files and folders PROBLEM__NAME"
         )
-    return Suite(path.resolve().name, "folder", items)
+    return Suite(path.resolve().name, NAME, items)
 
 
 def _problems(path: Path) -> dict[str, Path]:

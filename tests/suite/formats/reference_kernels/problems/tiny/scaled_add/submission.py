@@ -1,0 +1,4 @@
+def custom_kernel(data):
+    a, b, output = data
+    output[...] = a + a + b
+    return output
