@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import agents_session
+import int8_tables
 import ladder_tables
 import mla_kv_tables
 import timing_tables
@@ -371,6 +372,8 @@ TABLES: dict[str, Callable[..., str]] = {
     "floors_h200": floors_h200,
     "inspect_rules": inspect_rules,
     "inspect_devices": inspect_devices,
+    "int8_attention": int8_tables.table,
+    "int8_attention_founding": int8_tables.founding,
     "mla_kv": mla_kv_tables.table,
     "mla_kv_cpu": mla_kv_tables.cpu_table,
 }
@@ -396,6 +399,8 @@ if __name__ == "__main__":
         (ROOT / "docs" / name).write_text(plot)
     if picture := mla_kv_tables.plot():
         (ROOT / "docs" / "mla_kv-tokens.svg").write_text(picture)
+    if picture := int8_tables.plot():
+        (ROOT / "docs" / "int8_attention-length.svg").write_text(picture)
     for path in documents():
         before = path.read_text()
         after = fill(before, with_output="--tables" not in sys.argv)

@@ -342,17 +342,6 @@ __device__ __forceinline__ void fetch_tile(i8* stage, const i8* k, const i8* v, 
     }
 }
 
-template <int BYTES>
-__device__ __forceinline__ void load_shared(u32* to, const i8* from) {
-    if constexpr (BYTES == 16) {
-        const uint4 x = *reinterpret_cast<const uint4*>(from);
-        to[0] = x.x; to[1] = x.y; to[2] = x.z; to[3] = x.w;
-    } else {
-        const uint2 x = *reinterpret_cast<const uint2*>(from);
-        to[0] = x.x; to[1] = x.y;
-    }
-}
-
 // Scores of a warp's 16 rows with the tile's keys.
 template <int DIM, bool MASK>
 __device__ __forceinline__ void score_block(float (&x)[BLOCK_KEYS / 8][4],
