@@ -83,6 +83,20 @@ __device__ __forceinline__ void wait_copies() {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
+// For launches that may overlap the end of the previous kernel in the stream (programmatic dependent
+// launch): before anything is read or written; and, where this kernel has little left to do.
+__device__ __forceinline__ void wait_for_previous_kernel() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void let_next_kernel_start() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 // ---- end of instructions ----
 
 __device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }

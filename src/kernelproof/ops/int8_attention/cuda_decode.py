@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 SOURCE = Path(__file__).parent / "kernel_decode.cu"  # includes form.cuh, and that common.cuh
 
-WARPS, STAGES, STEP = 8, 3, 16  # of a block; of a warp's ring; keys of a step: as in the source
+WARPS, STEP = 8, 16  # of a block; keys of a step: as in the source
+_STAGES = {64: 6, 128: 3, 256: 3}  # of a warp's ring, by head dimension: those it is written for
 MOST_ROWS = 64  # queries times the heads that share a key head
-_DIMS = (64, 128, 256)  # head dimensions that it is written for
 _STRIDE_LIMIT = 2**31  # of tokens
-_WARP_STEPS = 4  # that a warp has at least, where keys are shared out
-_MOST_SPLITS = 64
+_WARP_STEPS = 2  # that a warp has at least, where keys are shared out
+_MOST_SPLITS = 64  # `combine_parts` takes no more
 _HEAD_SPLITS = 24  # more than these are needed: fewer key heads in a block
 
 
@@ -40,20 +40,19 @@ def choose(
 ) -> Choice | None:
     """The launch for ``rows`` rows of each key head and at most ``keys`` keys, or None where
     another kernel does it. ``scaled``: keys or values have scales per token or block."""
-    if dim not in _DIMS or rows > MOST_ROWS:
+    if dim not in _STAGES or rows > MOST_ROWS:
         return None
     most_tiles = 2 if dim == 256 else 4
     tiles = next((n for n in (1, 2) if 8 * n >= rows), most_tiles)
     groups = batch * -(-rows // (8 * tiles))
-    places = multiprocessors * (2 if tiles * dim <= 128 else 1)
     heads = next(n for n in (8, 4, 2, 1) if kv_heads % n == 0)
-    while heads > 1 and groups * (kv_heads // heads) * _HEAD_SPLITS < places:
+    while heads > 1 and groups * (kv_heads // heads) * _HEAD_SPLITS < multiprocessors:
         heads //= 2
     blocks = groups * (kv_heads // heads)
     most = min(keys // (STEP * _WARP_STEPS * WARPS // heads), _MOST_SPLITS)
-    splits = fewest_splits(blocks, places, most)
+    splits = fewest_splits(blocks, multiprocessors, most)
     flags = ", ".join(str(flag).lower() for flag in (strict, scaled, paged))
-    ring = STAGES * 2 * STEP * dim
+    ring = _STAGES[dim] * (2 * STEP * dim + 128)
     ends = 4 * 8 * tiles * (dim + 8)
     return Choice(
         f"attend_decode<{dim}, {tiles}, {flags}, {heads}>",
@@ -66,9 +65,9 @@ def choose(
 
 
 def fewest_splits(blocks: int, places: int, most: int) -> int:
-    """Blocks that share the keys of one tile, where tiles alone do not fill the GPU: the smallest
-    number up to ``most`` that leaves hardly more places empty than the best."""
-    if blocks >= places or most < 2:
+    """Blocks that share the keys of one tile, where tiles alone do not fill the GPU some times: the
+    smallest number up to ``most`` that leaves hardly more places empty than the best."""
+    if blocks >= 4 * places or most < 2:
         return 1
     times = [-(-blocks * n // places) / n for n in range(1, most + 1)]
     return 1 + next(n for n, time in enumerate(times) if time <= 1.05 * min(times))

@@ -22,7 +22,7 @@ _INSTANCES = (32, 64, 96, 128, 192, 256)  # head dimensions that `attend_general
 _INT_LIMIT = 2**30  # rows and keys of one sequence below this keep 32-bit arithmetic exact
 _WARPS, _ROWS = 4, 16  # of a block, as in the source
 _SPLIT_KEYS = 512  # keys that a split has at least: 8 steps for each warp
-_MOST_SPLITS = 64
+_MOST_SPLITS = 64  # `combine_parts` takes no more
 
 # What `explain` says of the probabilities, by whether "strict" was asked for.
 PRECISION = {True: "fp16 pairs (strict)", False: "fp16 (high; there is nothing faster)"}
@@ -79,17 +79,25 @@ def run(
     parts = None
     if plan.splits > 1:
         parts = torch.empty(rows * plan.splits * (dim + 3), dtype=torch.float32, device=q.device)
+    overlaps = launches_overlap(q.device.index)
     plan.kernel(
         *tensors, out, lse, parts, plan.splits, plan.tiles, *tail,
         grid=plan.grid, block=plan.block, shared=plan.shared,
+        programmatic=overlaps and plan.kernel.path == cuda_decode.SOURCE,
     )  # fmt: skip
     if parts is not None:
         per_head = v_scale if v_scale.dim() == 1 else None
         kernel("combine_parts")(
             parts, per_head, out, lse, rows, heads, heads // k.shape[2], v_scale.stride(-1),
             plan.splits, dim, OUT_DTYPES.index(form.out_dtype),
-            grid=-(-rows // _WARPS), block=32 * _WARPS,
+            grid=-(-rows * -(-dim // 32) // _WARPS), block=32 * _WARPS, programmatic=overlaps,
         )  # fmt: skip
+
+
+@functools.cache
+def launches_overlap(device: int | None) -> bool:
+    """Whether a launch may begin while the previous kernel ends (programmatic dependent launch)."""
+    return torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 def explanation(tensors: tuple[Tensor, ...], form: Form, multiprocessors: int) -> list[str]:

@@ -16,16 +16,7 @@
 
 #include "form.cuh"
 
-#ifndef DECODE_WARPS
-#define DECODE_WARPS 8
-#endif
-#ifndef DECODE_STAGES
-#define DECODE_STAGES 3
-#endif
-#ifndef DECODE_BLOCKS
-#define DECODE_BLOCKS 2
-#endif
-
+constexpr int DECODE_WARPS = 8;
 constexpr int STEP = 16;     // keys of a step
 constexpr float ROOM = 5.0f; // probabilities reach 2^(10 + ROOM), which fp16 holds
 constexpr float LARGEST_WEIGHT = 32768.0f, SMALLEST_UNIT = 1e-37f;
@@ -34,17 +25,42 @@ template <int DIM>
 struct Step {
     static constexpr int PIECES = DIM / 16;       // of 16 bytes in a row, and lanes that copy it
     static constexpr int OPERAND = STEP * DIM;    // bytes of the keys, or of the values
-    static constexpr int BYTES = 2 * OPERAND;
+    static constexpr int BYTES = 2 * OPERAND + 128;  // and a scale of each
+    static constexpr int STAGES = DIM == 64 ? 6 : 3;
     static constexpr int K_PIECES = DIM / 64;     // that a lane takes of a key
     static constexpr int V_PIECES = DIM / 128 > 0 ? DIM / 128 : 1;
     static constexpr int V_WORDS = DIM / 128 > 0 ? 4 : 2;  // of each
 };
+
+// Addresses in shared memory are 32 bits wide here: what a lane adds to that of a buffer is known
+// before the loop.
+template <int BYTES>
+__device__ __forceinline__ void load_at(u32* to, u32 address) {
+    if constexpr (BYTES == 16) {
+        asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(address) : "memory");
+    } else {
+        asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(to[0]), "=r"(to[1]) : "r"(address)
+                     : "memory");
+    }
+}
+
+__device__ __forceinline__ void copy_to(u32 address, const i8* from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
+}
 
 // Where a piece of a row lies in its buffer: the lanes of one access fall on different banks.
 template <int DIM>
 __device__ __forceinline__ int piece_at(int row, int piece) {
     const int turned = DIM == 64 ? piece ^ (row >> 1 & 3) : piece ^ (row & 7);
     return row * DIM + turned * 16;
+}
+
+// From an address of piece_at to that of the same piece `rows` rows further on, which is right where
+// the row's number and `rows` have no bit in common, or where `rows` is a multiple of 8.
+template <int DIM>
+__device__ __forceinline__ u32 rows_on(u32 address, int rows) {
+    return DIM == 64 ? address + rows * DIM : (address ^ (rows & 7) * 16) + rows * DIM;
 }
 
 // Pieces of a key that lane t takes, the same of a query.
@@ -56,12 +72,14 @@ __device__ __forceinline__ int key_piece(int i, int t) {
 // The cache of one sequence and key head.
 struct Cache {
     const i8 *k, *v;
-    const float *k_scale, *v_scale;  // null where they are per head
+    const float* scale;              // of keys for lanes 0 to 15, of values for the others, or null
+    i64 scale_batch, scale_block;
+    int scale_tokens;                // of one scale
     const int* table;                // this sequence's row
     int last;                        // key
     int shift;                       // of the page size, -1 where it is no power of two
     bool whole;                      // steps never cross pages
-    i64 k_lane, v_lane;              // from a step's first row to what this lane copies first
+    const i8 *k_lane, *v_lane;       // k and v, and what this lane copies first of a step
 };
 
 template <bool PAGED>
@@ -83,35 +101,47 @@ __device__ __forceinline__ i64 offset_of(const Place& p, i64 batch, i64 token) {
     return PAGED ? p.batch * batch + within : within;
 }
 
-// Starts the copies of one step. Keys past the last are copies of it, masked later.
-template <int DIM, bool PAGED>
-__device__ __forceinline__ void fetch_step(i8* to, const Form& f, const Cache& cache, int step,
-                                           int lane) {
+// Starts the copies of one step that lies within the cache, and in one page. k, v: what this lane
+// copies first, and `to` where to.
+template <int DIM>
+__device__ __forceinline__ void fetch_whole(u32 to, const i8* k, const i8* v, const Form& f) {
     constexpr int PIECES = Step<DIM>::PIECES, COPIES = STEP * PIECES / 32, ROWS = 32 / PIECES;
-    const int key = step * STEP, first = lane / PIECES, piece = lane % PIECES;
-    if (cache.whole && key + STEP - 1 <= cache.last) {
-        const Place p = place_in<PAGED>(f, cache, key);
-        const i8* k = cache.k + offset_of<PAGED>(p, f.k_batch, f.k_token) + cache.k_lane;
-        const i8* v = cache.v + offset_of<PAGED>(p, f.v_batch, f.v_token) + cache.v_lane;
 #pragma unroll
-        for (int i = 0; i < COPIES; i++) {
-            const int at = piece_at<DIM>(first + i * ROWS, piece);
-            copy_async(to + at, k);
-            copy_async(to + Step<DIM>::OPERAND + at, v);
-            k += ROWS * static_cast<int>(f.k_token);
-            v += ROWS * static_cast<int>(f.v_token);
-        }
+    for (int i = 0; i < COPIES; i++) {
+        const u32 at = rows_on<DIM>(to, i * ROWS);
+        copy_to(at, k);
+        copy_to(at + Step<DIM>::OPERAND, v);
+        k += ROWS * static_cast<int>(f.k_token);
+        v += ROWS * static_cast<int>(f.v_token);
+    }
+}
+
+// The same of any step. Keys past the last are copies of it, masked later.
+template <int DIM, bool PAGED>
+__device__ __forceinline__ void fetch_any(u32 to, const Form& f, const Cache& cache, int step,
+                                          int lane) {
+    constexpr int PIECES = Step<DIM>::PIECES;
+#pragma unroll 1
+    for (int i = lane; i < STEP * PIECES; i += 32) {
+        const int row = i / PIECES, piece = i % PIECES;
+        const Place p = place_in<PAGED>(f, cache, min(step * STEP + row, cache.last));
+        const u32 at = to + piece_at<DIM>(row, piece);
+        copy_to(at, cache.k + offset_of<PAGED>(p, f.k_batch, f.k_token) + 16 * piece);
+        copy_to(at + Step<DIM>::OPERAND,
+                cache.v + offset_of<PAGED>(p, f.v_batch, f.v_token) + 16 * piece);
+    }
+}
+
+template <int DIM, bool PAGED>
+__device__ __forceinline__ void fetch_step(u32 to, const Form& f, const Cache& cache, int step,
+                                           int lane, u32 copied) {
+    if (!cache.whole || step * STEP + STEP - 1 > cache.last) {
+        fetch_any<DIM, PAGED>(to, f, cache, step, lane);
         return;
     }
-#pragma unroll 1
-    for (int i = 0; i < COPIES; i++) {
-        const int row = first + i * ROWS;
-        const Place p = place_in<PAGED>(f, cache, min(key + row, cache.last));
-        const int at = piece_at<DIM>(row, piece);
-        copy_async(to + at, cache.k + offset_of<PAGED>(p, f.k_batch, f.k_token) + 16 * piece);
-        copy_async(to + Step<DIM>::OPERAND + at,
-                   cache.v + offset_of<PAGED>(p, f.v_batch, f.v_token) + 16 * piece);
-    }
+    const Place p = place_in<PAGED>(f, cache, step * STEP);
+    fetch_whole<DIM>(to + copied, cache.k_lane + offset_of<PAGED>(p, f.k_batch, f.k_token),
+                     cache.v_lane + offset_of<PAGED>(p, f.v_batch, f.v_token), f);
 }
 
 // Key n (of four) of lane t.
@@ -123,35 +153,41 @@ struct Scales {
     float k[4], v[4];  // of this lane's keys
 };
 
-__device__ __forceinline__ i64 scale_block(i64 token, int block) {
-    return block == 1 ? token : static_cast<int>(token) / block;
+// Starts the copies of a step's scales, one for each lane.
+template <int DIM, bool PAGED>
+__device__ __forceinline__ void fetch_scales(u32 to, const Cache& cache, const Form& f, int step,
+                                             int lane) {
+    if (cache.scale == nullptr) return;
+    const Place p = place_in<PAGED>(f, cache, min(step * STEP + (lane & 15), cache.last));
+    const int token = static_cast<int>(p.token);
+    const i64 block = cache.scale_tokens == 1 ? token : token / cache.scale_tokens;
+    const float* from = cache.scale + p.batch * cache.scale_batch + block * cache.scale_block;
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(
+                     to + 2 * Step<DIM>::OPERAND + 4 * lane), "l"(from) : "memory");
 }
 
-template <bool PAGED>
-__device__ __forceinline__ void load_scales(Scales& s, const Form& f, const Cache& cache, int step,
-                                            int t) {
+template <int DIM>
+__device__ __forceinline__ void load_scales(Scales& s, const Form& f, u32 buffer, int t) {
+    u32 words[8];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        load_at<8>(&words[2 * i], buffer + 2 * Step<DIM>::OPERAND + 32 * i + 8 * t);
 #pragma unroll
     for (int n = 0; n < 4; n++) {
-        const Place p = place_in<PAGED>(f, cache, min(own_key(step, n, t), cache.last));
-        s.k[n] = s.v[n] = 1.0f;
-        if (cache.k_scale != nullptr)
-            s.k[n] = __ldg(cache.k_scale + p.batch * f.ks_batch +
-                           scale_block(p.token, f.k_block) * f.ks_block);
-        if (cache.v_scale != nullptr)
-            s.v[n] = __ldg(cache.v_scale + p.batch * f.vs_batch +
-                           scale_block(p.token, f.v_block) * f.vs_block);
+        s.k[n] = f.keys_scaled ? __uint_as_float(words[n]) : 1.0f;
+        s.v[n] = f.values_scaled ? __uint_as_float(words[4 + n]) : 1.0f;
     }
 }
 
 // Of a lane: row g of each tile, and of the output^T the rows 2t, 2t + 1 of each tile.
 template <int DIM, int TILES>
 struct Rows {
-    u32 query[TILES][DIM / 16];
+    u32 query[TILES + TILES % 2][DIM / 16];  // zeros in what pads a pair of tiles
     float c[TILES], sign[TILES];
     int limit[TILES];  // last visible key
     float m[TILES];    // what exponents refer to: a product of score and key scale
     float l[TILES];    // this lane's part of the sum of probabilities
-    float unit[TILES]; // of the output, where values have scales
+    float unit[TILES], inverse[TILES];  // of the output, where values have scales
     float o[DIM / 16][TILES][4];  // [0], [1]: one column of rows 2t, 2t + 1; [2], [3]: the next
 };
 
@@ -159,23 +195,23 @@ struct Rows {
 template <int DIM, int TILES, bool SCALED>
 __device__ __forceinline__ void score_step(float (&x)[TILES][4], float (&low)[TILES][4],
                                            const Rows<DIM, TILES>& rows, const Scales& scales,
-                                           const i8* keys, int g, int t) {
+                                           u32 keys) {
 #pragma unroll
     for (int j = 0; j < 2; j++) {
         u32 k[DIM / 16];
 #pragma unroll
         for (int i = 0; i < Step<DIM>::K_PIECES; i++)
-            load_shared<16>(&k[4 * i], keys + piece_at<DIM>(8 * j + g, key_piece<DIM>(i, t)));
+            // Pieces 2t and 2t + 1, and those eight further on.
+            load_at<16>(&k[4 * i], (keys ^ (i & 1) * 16) + (i >> 1) * 128 + 8 * j * DIM);
 #pragma unroll
         for (int pair = 0; pair < (TILES + 1) / 2; pair++) {
             int d[4] = {MAGIC, MAGIC, MAGIC, MAGIC};
             constexpr bool BOTH = TILES > 1;
 #pragma unroll
             for (int i = 0; i < DIM / 32; i++)
-                mma_s8(d, rows.query[2 * pair][2 * i],
-                       BOTH ? rows.query[2 * pair + BOTH][2 * i] : 0,
-                       rows.query[2 * pair][2 * i + 1],
-                       BOTH ? rows.query[2 * pair + BOTH][2 * i + 1] : 0, k[2 * i], k[2 * i + 1]);
+                mma_s8(d, rows.query[2 * pair][2 * i], rows.query[2 * pair + 1][2 * i],
+                       rows.query[2 * pair][2 * i + 1], rows.query[2 * pair + 1][2 * i + 1],
+                       k[2 * i], k[2 * i + 1]);
 #pragma unroll
             for (int e = 0; e < (BOTH ? 4 : 2); e++) {
                 const int tile = 2 * pair + (e >> 1), n = 2 * j + (e & 1);
@@ -203,7 +239,6 @@ __device__ __forceinline__ bool weigh(float (&p)[TILES][4], float (&y)[TILES][4]
     bool beyond = false;
 #pragma unroll
     for (int tile = 0; tile < TILES; tile++) {
-        const float inverse = SCALED ? 1.0f / rows.unit[tile] : 1.0f;
 #pragma unroll
         for (int n = 0; n < 4; n++) {
             const bool seen = !MASK || own_key(step, n, t) <= rows.limit[tile];
@@ -214,7 +249,7 @@ __device__ __forceinline__ bool weigh(float (&p)[TILES][4], float (&y)[TILES][4]
             beyond = beyond || (seen && !(z <= ROOM));
             p[tile][n] = seen ? exp2_fast(z) * PROBABILITY_SCALE : 0.0f;
             if constexpr (SCALED) {
-                y[tile][n] = seen ? p[tile][n] * scales.v[n] * inverse : 0.0f;
+                y[tile][n] = seen ? p[tile][n] * scales.v[n] * rows.inverse[tile] : 0.0f;
                 beyond = beyond || !(fabsf(y[tile][n]) <= LARGEST_WEIGHT);
             } else {
                 y[tile][n] = p[tile][n];
@@ -252,6 +287,7 @@ __device__ __forceinline__ void move_references(Rows<DIM, TILES>& rows, const fl
             }
             const float before = factor * rows.unit[tile];
             rows.unit[tile] = fmaxf(fmaxf(group_max(largest), before), SMALLEST_UNIT);
+            rows.inverse[tile] = 1.0f / rows.unit[tile];
             factor = before / rows.unit[tile];
         }
         // Rows 2t and 2t + 1 are those of the lanes with that g.
@@ -265,7 +301,7 @@ __device__ __forceinline__ void move_references(Rows<DIM, TILES>& rows, const fl
 
 template <int DIM, int TILES, bool STRICT>
 __device__ __forceinline__ void add_values(Rows<DIM, TILES>& rows, const float (&y)[TILES][4],
-                                           const i8* values, int g, int t) {
+                                           u32 values) {
     u32 high[TILES][2], low[TILES][2];
 #pragma unroll
     for (int tile = 0; tile < TILES; tile++)
@@ -287,11 +323,8 @@ __device__ __forceinline__ void add_values(Rows<DIM, TILES>& rows, const float (
     for (int i = 0; i < Step<DIM>::V_PIECES; i++) {
         u32 v[4][WORDS];
 #pragma unroll
-        for (int n = 0; n < 4; n++) {
-            const int row = own_key(0, n, t), piece = DIM == 64 ? g >> 1 : g + 8 * i;
-            load_shared<4 * WORDS>(v[n], values + piece_at<DIM>(row, piece) +
-                                             (DIM == 64 ? 8 * (g & 1) : 0));
-        }
+        for (int n = 0; n < 4; n++)
+            load_at<4 * WORDS>(v[n], rows_on<DIM>(values, (n >> 1) * 8 + (n & 1)) + 128 * i);
 #pragma unroll
         for (int w = 0; w < WORDS; w++) {
             u32 b[4][2];
@@ -321,9 +354,9 @@ __device__ __forceinline__ void add_values(Rows<DIM, TILES>& rows, const float (
 
 template <int DIM, int TILES, bool STRICT, bool SCALED, bool MASK>
 __device__ __forceinline__ void take_step(Rows<DIM, TILES>& rows, const Scales& scales,
-                                          const i8* buffer, int step, int g, int t) {
+                                          u32 keys, u32 values, int step, int t) {
     float x[TILES][4], low[TILES][4], p[TILES][4], y[TILES][4];
-    score_step<DIM, TILES, SCALED>(x, low, rows, scales, buffer, g, t);
+    score_step<DIM, TILES, SCALED>(x, low, rows, scales, keys);
     const bool beyond = weigh<DIM, TILES, SCALED, MASK>(p, y, x, low, rows, scales, step, t);
     if (__any_sync(~0u, beyond)) {
         move_references<DIM, TILES, SCALED, MASK>(rows, x, low, scales, step, t);
@@ -332,7 +365,7 @@ __device__ __forceinline__ void take_step(Rows<DIM, TILES>& rows, const Scales& 
 #pragma unroll
     for (int tile = 0; tile < TILES; tile++)
         rows.l[tile] += (p[tile][0] + p[tile][1]) + (p[tile][2] + p[tile][3]);
-    add_values<DIM, TILES, STRICT>(rows, y, buffer + Step<DIM>::OPERAND, g, t);
+    add_values<DIM, TILES, STRICT>(rows, y, values);
 }
 
 // Shared memory after the last step: of each warp the rows of its output, then maximum, sum and
@@ -374,14 +407,15 @@ __device__ __forceinline__ void share_rows(float* own, const Rows<DIM, TILES>& r
 // SCALED: keys or values have scales of their own. HEADS: key heads of a block, a divisor of
 // DECODE_WARPS; warps of the same one take steps in turn.
 template <int DIM, int TILES, bool STRICT, bool SCALED, bool PAGED, int HEADS>
-__global__ void __launch_bounds__(32 * DECODE_WARPS, TILES * DIM <= 128 ? DECODE_BLOCKS : 1)
+__global__ void __launch_bounds__(32 * DECODE_WARPS)
 attend_decode(const i8* q, const i8* k, const i8* v, const float* q_scale, const float* k_scale,
               const float* v_scale, void* out, float* lse, float* parts, int splits, i64 tiles,
               FORM_PARAMETERS) {
-    extern __shared__ __align__(16) i8 memory[];
-    constexpr int STAGES = DECODE_STAGES, SHARE = DECODE_WARPS / HEADS;
+    extern __shared__ __align__(128) i8 memory[];
+    constexpr int STAGES = Step<DIM>::STAGES, SHARE = DECODE_WARPS / HEADS;
     const Form f = {FORM_ARGUMENTS};
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
+    wait_for_previous_kernel();
     const i64 head_groups = heads / group / HEADS;
     i64 index = blockIdx.x;
     const i64 first_head = index % head_groups * HEADS, head = first_head + warp % HEADS;
@@ -395,11 +429,18 @@ attend_decode(const i8* q, const i8* k, const i8* v, const float* q_scale, const
     const int late = keys - static_cast<int>(span.q_len);
 
     constexpr int PIECES = Step<DIM>::PIECES;
-    Cache cache = {k + head * k_head, v + head * v_head, nullptr, nullptr, nullptr, keys - 1, -1, true,
-                   lane / PIECES * k_token + 16 * (lane % PIECES),
-                   lane / PIECES * v_token + 16 * (lane % PIECES)};
-    if (keys_scaled) cache.k_scale = k_scale + head * ks_head;
-    if (values_scaled) cache.v_scale = v_scale + head * vs_head;
+    const bool of_keys = lane < 16;
+    Cache cache = {};
+    cache.k = k + head * k_head;
+    cache.v = v + head * v_head;
+    if (of_keys && keys_scaled) cache.scale = k_scale + head * ks_head;
+    if (!of_keys && values_scaled) cache.scale = v_scale + head * vs_head;
+    cache.scale_batch = of_keys ? ks_batch : vs_batch;
+    cache.scale_block = of_keys ? ks_block : vs_block;
+    cache.scale_tokens = of_keys ? k_block : v_block;
+    cache.last = keys - 1;
+    cache.shift = -1;
+    cache.whole = true;
     if constexpr (PAGED) {
         cache.table = table + span.batch * pages;
         const int page = static_cast<int>(kv_len);
@@ -408,25 +449,32 @@ attend_decode(const i8* q, const i8* k, const i8* v, const float* q_scale, const
     } else {
         cache.k += span.batch * k_batch;
         cache.v += span.batch * v_batch;
-        if (keys_scaled) cache.k_scale += span.batch * ks_batch;
-        if (values_scaled) cache.v_scale += span.batch * vs_batch;
+        if (cache.scale != nullptr) cache.scale += span.batch * cache.scale_batch;
     }
+    cache.k_lane = cache.k + lane / PIECES * k_token + 16 * (lane % PIECES);
+    cache.v_lane = cache.v + lane / PIECES * v_token + 16 * (lane % PIECES);
     const int last_own = min(first + 8 * TILES - 1, count - 1) / static_cast<int>(group);
     const int visible = causal ? max(0, min(keys, last_own + late + 1)) : keys;
     const int steps = (visible + STEP - 1) / STEP, chunk = (steps + splits - 1) / splits;
     const int end = min(steps, (split + 1) * chunk);
     int step = split * chunk + warp / HEADS;
 
-    i8* const ring = memory + warp * STAGES * Step<DIM>::BYTES;
+    constexpr u32 BYTES = Step<DIM>::BYTES;
+    const u32 ring = static_cast<u32>(__cvta_generic_to_shared(memory)) + warp * STAGES * BYTES;
+    // Where this lane's copies, keys and values of a buffer begin.
+    u32 copied = piece_at<DIM>(lane / PIECES, lane % PIECES);
+    u32 keys_at = piece_at<DIM>(g, key_piece<DIM>(0, t));
+    u32 values_at = Step<DIM>::OPERAND + piece_at<DIM>(2 * t, DIM == 64 ? g >> 1 : g) +
+                    (DIM == 64 ? 8 * (g & 1) : 0);
+    asm volatile("" : "+r"(copied), "+r"(keys_at), "+r"(values_at));  // not computed again
 #pragma unroll
     for (int s = 0; s < STAGES - 1; s++) {
-        if (step + s * SHARE < end)
-            fetch_step<DIM, PAGED>(ring + s * Step<DIM>::BYTES, f, cache, step + s * SHARE, lane);
+        if (step + s * SHARE < end) {
+            fetch_step<DIM, PAGED>(ring + s * BYTES, f, cache, step + s * SHARE, lane, copied);
+            if (SCALED) fetch_scales<DIM, PAGED>(ring + s * BYTES, cache, f, step + s * SHARE, lane);
+        }
         commit_copies();  // an empty group counts too
     }
-    Scales scales = {};
-    if (SCALED && step < end) load_scales<PAGED>(scales, f, cache, step, t);
-
     Rows<DIM, TILES> rows;
     int all_see = keys - 1;  // last key that all rows see
 #pragma unroll
@@ -447,7 +495,11 @@ attend_decode(const i8* q, const i8* k, const i8* v, const float* q_scale, const
         rows.m[n] = minus_infinity();
         rows.l[n] = 0.0f;
         rows.unit[n] = SMALLEST_UNIT;
+        rows.inverse[n] = 1.0f / SMALLEST_UNIT;
     }
+    if constexpr (TILES % 2 == 1)
+#pragma unroll
+        for (int i = 0; i < DIM / 16; i++) asm volatile("mov.u32 %0, 0;" : "=r"(rows.query[TILES][i]));
     if (causal) all_see = min(all_see, first / static_cast<int>(group) + late);
 #pragma unroll
     for (int i = 0; i < DIM / 16; i++)
@@ -456,25 +508,28 @@ attend_decode(const i8* q, const i8* k, const i8* v, const float* q_scale, const
 #pragma unroll
             for (int e = 0; e < 4; e++) rows.o[i][n][e] = 0.0f;
 
-    int stage = 0, refilled = STAGES - 1;
+    u32 buffer = ring, refilled = ring + (STAGES - 1) * BYTES;
     for (; step < end; step += SHARE) {
         wait_copies<STAGES - 2>();
         __syncwarp();  // every lane's copies have arrived, and the buffer of the last step is free
-        if (step + (STAGES - 1) * SHARE < end)
-            fetch_step<DIM, PAGED>(ring + refilled * Step<DIM>::BYTES, f, cache,
-                                   step + (STAGES - 1) * SHARE, lane);
+        const int ahead = step + (STAGES - 1) * SHARE;
+        if (ahead < end) {
+            fetch_step<DIM, PAGED>(refilled, f, cache, ahead, lane, copied);
+            if (SCALED) fetch_scales<DIM, PAGED>(refilled, cache, f, ahead, lane);
+        }
         commit_copies();
-        Scales next = {};
-        if (SCALED && step + SHARE < end) load_scales<PAGED>(next, f, cache, step + SHARE, t);
-        const i8* const buffer = ring + stage * Step<DIM>::BYTES;
+        Scales scales = {};
+        if (SCALED) load_scales<DIM>(scales, f, buffer, t);
         if (step * STEP + STEP - 1 <= all_see)
-            take_step<DIM, TILES, STRICT, SCALED, false>(rows, scales, buffer, step, g, t);
+            take_step<DIM, TILES, STRICT, SCALED, false>(rows, scales, buffer + keys_at, buffer + values_at, step,
+                                                              t);
         else
-            take_step<DIM, TILES, STRICT, SCALED, true>(rows, scales, buffer, step, g, t);
-        scales = next;
-        stage = stage + 1 == STAGES ? 0 : stage + 1;
-        refilled = refilled + 1 == STAGES ? 0 : refilled + 1;
+            take_step<DIM, TILES, STRICT, SCALED, true>(rows, scales, buffer + keys_at, buffer + values_at, step,
+                                                              t);
+        buffer = buffer + BYTES == ring + STAGES * BYTES ? ring : buffer + BYTES;
+        refilled = refilled + BYTES == ring + STAGES * BYTES ? ring : refilled + BYTES;
     }
+    let_next_kernel_start();
     __syncthreads();  // all buffers are free
 
     using E = Ends<DIM, TILES>;
