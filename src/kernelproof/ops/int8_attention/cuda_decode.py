@@ -8,7 +8,7 @@ from typing import NamedTuple
 SOURCE = Path(__file__).parent / "kernel_decode.cu"  # includes form.cuh, and that common.cuh
 
 WARPS, STEP = 8, 16  # of a block; keys of a step: as in the source
-_STAGES = {64: 6, 128: 3, 256: 3}  # of a warp's ring, by head dimension: those it is written for
+_STAGES = {64: 12, 128: 3, 256: 3}  # of a warp's ring, by head dimension: those it is written for
 MOST_ROWS = 64  # queries times the heads that share a key head
 _STRIDE_LIMIT = 2**31  # of tokens
 _WARP_STEPS = 2  # that a warp has at least, where keys are shared out

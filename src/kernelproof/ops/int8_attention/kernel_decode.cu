@@ -26,7 +26,7 @@ struct Step {
     static constexpr int PIECES = DIM / 16;       // of 16 bytes in a row, and lanes that copy it
     static constexpr int OPERAND = STEP * DIM;    // bytes of the keys, or of the values
     static constexpr int BYTES = 2 * OPERAND + 128;  // and a scale of each
-    static constexpr int STAGES = DIM == 64 ? 6 : 3;
+    static constexpr int STAGES = DIM == 64 ? 12 : 3;
     static constexpr int K_PIECES = DIM / 64;     // that a lane takes of a key
     static constexpr int V_PIECES = DIM / 128 > 0 ? DIM / 128 : 1;
     static constexpr int V_WORDS = DIM / 128 > 0 ? 4 : 2;  // of each
