@@ -416,14 +416,16 @@ attend_decode(const i8* q, const i8* k, const i8* v, const float* q_scale, const
     const Form f = {FORM_ARGUMENTS};
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
     wait_for_previous_kernel();
-    const i64 head_groups = heads / group / HEADS;
-    i64 index = blockIdx.x;
+    // Divisions of 32 bits, which take a fraction of the time of others; blocks are counted by them.
+    const u32 own_heads = static_cast<u32>(group);
+    const u32 head_groups = static_cast<u32>(heads) / own_heads / HEADS;
+    u32 index = blockIdx.x;
     const i64 first_head = index % head_groups * HEADS, head = first_head + warp % HEADS;
     index /= head_groups;
-    const int split = static_cast<int>(index % splits);
-    index /= splits;
-    const i64 sequence = index % sequences;
-    const int first = static_cast<int>(index / sequences) * 8 * TILES;
+    const int split = static_cast<int>(index % static_cast<u32>(splits));
+    index /= static_cast<u32>(splits);
+    const i64 sequence = index % static_cast<u32>(sequences);
+    const int first = static_cast<int>(index / static_cast<u32>(sequences)) * 8 * TILES;
     const Span span = span_of(f, sequence);
     const int count = static_cast<int>(span.q_len * group), keys = static_cast<int>(span.keys);
     const int late = keys - static_cast<int>(span.q_len);
@@ -453,7 +455,7 @@ attend_decode(const i8* q, const i8* k, const i8* v, const float* q_scale, const
     }
     cache.k_lane = cache.k + lane / PIECES * k_token + 16 * (lane % PIECES);
     cache.v_lane = cache.v + lane / PIECES * v_token + 16 * (lane % PIECES);
-    const int last_own = min(first + 8 * TILES - 1, count - 1) / static_cast<int>(group);
+    const int last_own = static_cast<u32>(min(first + 8 * TILES - 1, count - 1)) / own_heads;
     const int visible = causal ? max(0, min(keys, last_own + late + 1)) : keys;
     const int steps = (visible + STEP - 1) / STEP, chunk = (steps + splits - 1) / splits;
     const int end = min(steps, (split + 1) * chunk);
@@ -480,14 +482,16 @@ attend_decode(const i8* q, const i8* k, const i8* v, const float* q_scale, const
 #pragma unroll
     for (int n = 0; n < TILES; n++) {
         // Rows past the end are read as the last row, and not written.
-        const int row = min(first + 8 * n + g, count - 1), own = row / static_cast<int>(group);
-        const i64 token = span.q_first + own, row_head = head * group + row % static_cast<int>(group);
+        const u32 row = min(first + 8 * n + g, count - 1);
+        const int own = row / own_heads;
+        const i64 token = span.q_first + own, row_head = head * group + row % own_heads;
         const i8* from = q + span.batch * q_batch + token * q_token + row_head * q_head;
 #pragma unroll
         for (int i = 0; i < Step<DIM>::K_PIECES; i++)
             load_global<16>(&rows.query[n][4 * i], from + 16 * key_piece<DIM>(i, t));
         float signed_factor = factor * __ldg(q_scale + span.batch * qs_batch +
-                                             token / q_block * qs_block + row_head * qs_head);
+                                             static_cast<u32>(token) / static_cast<u32>(q_block) * qs_block +
+                                             row_head * qs_head);
         if (!keys_scaled) signed_factor *= __ldg(k_scale + head * ks_head);
         rows.c[n] = capped(signed_factor);
         rows.sign[n] = signed_factor < 0.0f ? -1.0f : 1.0f;
@@ -500,7 +504,7 @@ attend_decode(const i8* q, const i8* k, const i8* v, const float* q_scale, const
     if constexpr (TILES % 2 == 1)
 #pragma unroll
         for (int i = 0; i < DIM / 16; i++) asm volatile("mov.u32 %0, 0;" : "=r"(rows.query[TILES][i]));
-    if (causal) all_see = min(all_see, first / static_cast<int>(group) + late);
+    if (causal) all_see = min(all_see, static_cast<int>(static_cast<u32>(first) / own_heads) + late);
 #pragma unroll
     for (int i = 0; i < DIM / 16; i++)
 #pragma unroll
@@ -552,9 +556,9 @@ attend_decode(const i8* q, const i8* k, const i8* v, const float* q_scale, const
             weight[w] = part_weight(facts[w * HEADS * E::FLOATS], top, c);
             sum = fmaf(facts[w * HEADS * E::FLOATS + 1], weight[w], sum);
         }
-        const i64 token = span.q_first + row / static_cast<int>(group);
+        const i64 token = span.q_first + static_cast<u32>(row) / own_heads;
         const i64 place = (span.batch * q_len + token) * heads + of_head * group +
-                          row % static_cast<int>(group);
+                          static_cast<u32>(row) % own_heads;
         float* const part = parts == nullptr ? nullptr : parts + (place * splits + split) * (DIM + 3);
         const float last_scale = values_scaled ? 1.0f : __ldg(v_scale + of_head * vs_head);
         // A sum of exactly 0 means that no key was visible: such rows are zeros by definition.

@@ -15,17 +15,17 @@ combine_parts(const float* parts, const float* last_scale, void* out, float* lse
               i64 heads, i64 group, i64 scale_stride, int splits, int dim, int out_kind) {
     let_next_kernel_start();
     wait_for_previous_kernel();
-    const int lane = threadIdx.x & 31, pieces = (dim + 31) / 32;
-    const i64 index = static_cast<i64>(blockIdx.x) * WARPS + (threadIdx.x >> 5);
+    const u32 lane = threadIdx.x & 31, pieces = (dim + 31) / 32;
+    const u32 index = blockIdx.x * WARPS + (threadIdx.x >> 5);  // the parts would not fit otherwise
     const i64 row = index / pieces;
-    const int column = static_cast<int>(index % pieces) * 32 + lane;
+    const int column = index % pieces * 32 + lane;
     if (row >= rows) return;
     const float* own = parts + row * splits * (dim + 3);
     const float c = own[dim + 2];
     float top = minus_infinity(), sum = 0.0f, weight[MOST_PARTS / 32];
 #pragma unroll
     for (int i = 0; i < MOST_PARTS / 32; i++) {
-        const int s = lane + 32 * i;
+        const int s = static_cast<int>(lane) + 32 * i;
         weight[i] = s < splits ? own[s * (dim + 3) + dim] : minus_infinity();
         top = fmaxf(top, weight[i]);
     }
@@ -33,7 +33,7 @@ combine_parts(const float* parts, const float* last_scale, void* out, float* lse
     for (int i = 16; i > 0; i >>= 1) top = fmaxf(top, __shfl_xor_sync(~0u, top, i));
 #pragma unroll
     for (int i = 0; i < MOST_PARTS / 32; i++) {
-        const int s = lane + 32 * i;
+        const int s = static_cast<int>(lane) + 32 * i;
         weight[i] = part_weight(weight[i], top, c);
         if (s < splits) sum = fmaf(own[s * (dim + 3) + dim + 1], weight[i], sum);
     }
@@ -51,7 +51,8 @@ combine_parts(const float* parts, const float* last_scale, void* out, float* lse
             if (first + i < splits) y = fmaf(part[i], w, y);
         }
     }
-    const float scale = last_scale == nullptr ? 1.0f : last_scale[row % heads / group * scale_stride];
+    const float scale = last_scale == nullptr ? 1.0f : last_scale[static_cast<u32>(row) % static_cast<u32>(heads) /
+                                                             static_cast<u32>(group) * scale_stride];
     if (column < dim)
         write_out(out, row * dim + column, sum == 0.0f ? 0.0f : y * (scale / sum), out_kind);
     if (column == 0 && lse != nullptr) lse[row] = row_lse(top, c, sum * (1.0f / PROBABILITY_SCALE));
