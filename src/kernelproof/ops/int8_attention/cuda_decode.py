@@ -51,7 +51,8 @@ def choose(
     blocks = groups * (kv_heads // heads)
     most = min(keys // (STEP * _WARP_STEPS * WARPS // heads), _MOST_SPLITS)
     splits = fewest_splits(blocks, multiprocessors, most)
-    flags = ", ".join(str(flag).lower() for flag in (strict, scaled, paged))
+    # With 8 rows the lower half of the probabilities costs nothing: its instance was the faster.
+    flags = ", ".join(str(flag).lower() for flag in (strict or tiles == 1, scaled, paged))
     ring = _STAGES[dim] * (2 * STEP * dim + 128)
     ends = 4 * 8 * tiles * (dim + 8)
     return Choice(
@@ -62,6 +63,11 @@ def choose(
         splits,
         groups,
     )
+
+
+def in_pairs(name: str) -> bool:
+    """Whether it is an instance of `attend_decode` with probabilities as fp16 pairs."""
+    return name.startswith("attend_decode") and name.split(", ")[2] == "true"
 
 
 def fewest_splits(blocks: int, places: int, most: int) -> int:

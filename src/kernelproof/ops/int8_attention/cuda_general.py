@@ -114,7 +114,7 @@ def explanation(tensors: tuple[Tensor, ...], form: Form, multiprocessors: int) -
         f"CUDA kernel {plan.kernel.name}: {plan.tiles} tiles of rows for each key head"
         f"{split if plan.splits > 1 else ''}, {plan.block} threads, {plan.shared} bytes of shared "
         "memory",
-        f"probabilities as {PRECISION[form.strict]}",
+        f"probabilities as {PRECISION[form.strict or cuda_decode.in_pairs(plan.kernel.name)]}",
     ]
 
 
