@@ -36,7 +36,7 @@ from kernelproof.ops.mla_kv.cuda_steps import Device, Launch, Plan
 
 OPS = Path(gated.__file__).parents[1]
 STATEMENT = re.compile(
-    r"__syncthreads\(\);|__syncwarp\(\);|__syncthreads_or\((?P<or>[^()]*)\)|wait_copies<[\w:]+>\(\);"
+    r"__syncthreads\(\);|__syncwarp\(\);|__syncthreads_or\((?P<or>[^()]*)\)|wait_copies<[^>]*>\(\);"
     r"|wait_copies_but_last\(\);|workers_sync\(\);|cluster_sync\(\);|grid_barrier\(count\);"
     r"|product_wait<\d>\(\);|barrier_wait\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\);"
     r"|asm volatile\(\"(cp\.async\.commit_group;\\n\\t)?cp\.async\.wait_(all|group [^;]*);\""
@@ -263,7 +263,8 @@ WORK: dict[str, list[Callable[[], Any]]] = {
     "gated_recurrence/levels.cuh": _CHUNKS[:1],
     "gated_recurrence/gate_keys.cu": _CHUNKS[-1:],
     "int8_attention/kernel.cu": [_attention(40, 2, 64), _attention(195, 1, 32, 2)],
-    "int8_attention/kernel_general.cu": [_cache(200, 64)],
+    "int8_attention/kernel_decode.cu": [_cache(1100, 64)],
+    "int8_attention/kernel_general.cu": [_cache(200, 96)],
     "int8_attention/kernel_rows.cu": [_attention(70, 1, 300)],
     "mla_kv/kernel.cu": [
         _mla(5, 128, 32, 64, "registers"), _mla(20, 70, 70, 80, "fused"),

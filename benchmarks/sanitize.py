@@ -1,4 +1,5 @@
-"""Run every shipped CUDA kernel once on each case, for compute-sanitizer to watch.
+"""Run shipped operators' CUDA kernels once on each case of their problems, for compute-sanitizer to
+watch.
 
     compute-sanitizer --tool memcheck --report-api-errors no --error-exitcode 9 \
         python benchmarks/sanitize.py
@@ -15,7 +16,7 @@ import sys
 import torch
 
 from kernelproof.importing import import_file
-from kernelproof.problem import load, shipped_operators
+from kernelproof.problem import known_problems, load, shipped_operators
 
 
 def main() -> int:
@@ -26,8 +27,9 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("sanitize: torch sees no CUDA GPU here", file=sys.stderr)
         return 1
-    for name, folder in shipped_operators().items():
-        if given.operators and name not in given.operators:
+    for name, path in sorted(known_problems().items()):
+        folder = path.parent
+        if folder.name not in (given.operators or shipped_operators()):
             continue
         reference = load(name)
         module = import_file(folder / "cuda.py", "sanitize")

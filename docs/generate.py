@@ -20,6 +20,7 @@ from typing import Any
 import agents_session
 import bench_tables
 import gated_tables
+import int8_tables
 import ladder_tables
 import mla_kv_tables
 import timing_tables
@@ -377,6 +378,8 @@ TABLES: dict[str, Callable[..., str]] = {
     "session_times": bench_tables.session_times,
     "proofs": bench_tables.proofs,
     "gated_recurrence": gated_tables.table,
+    "int8_attention": int8_tables.table,
+    "int8_attention_founding": int8_tables.founding,
     "mla_kv": mla_kv_tables.table,
     "mla_kv_cpu": mla_kv_tables.cpu_table,
 }
@@ -404,6 +407,8 @@ if __name__ == "__main__":
         (ROOT / "docs" / "gated_recurrence-steps.svg").write_text(picture)
     if picture := mla_kv_tables.plot():
         (ROOT / "docs" / "mla_kv-tokens.svg").write_text(picture)
+    if picture := int8_tables.plot():
+        (ROOT / "docs" / "int8_attention-length.svg").write_text(picture)
     for path in documents():
         before = path.read_text()
         after = fill(before, with_output="--tables" not in sys.argv)

@@ -275,6 +275,7 @@ CALLS: dict[str, list[Callable[[], None]]] = {
     "attend": [lambda: attention_of(32)],
     "attend_blocks": [attention_in_blocks],
     "attend_general": [lambda: attention_of(32, Form(kv_lens=torch.ones(1)))],
+    "attend_decode": [lambda: attention_of(64, Form(kv_lens=torch.ones(1)))],
     "attend_rows": [lambda: attention_of(260, tokens=9)],
     "combine_parts": [lambda: attention_of(32, Form(kv_lens=torch.ones(1)), tokens=2100)],
     "mla_kv_registers": [lambda: mla_of("registers", (5, 128, 48, 24))],

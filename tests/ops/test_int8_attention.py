@@ -369,7 +369,7 @@ def cuda_instances(cases: list[dict[str, Any]]) -> list[str]:
 def test_cuda_compiles(arch: str, cases: list[dict[str, Any]]) -> None:
     pytest.importorskip("cuda.bindings.nvrtc")
     for name in cuda_instances(cases):
-        general = name.startswith(("attend_general", "attend_rows"))
+        general = name.startswith(("attend_general", "attend_rows", "attend_decode"))
         assert (cuda_general if general else cuda).kernel(name).compile(arch)
 
 

@@ -603,9 +603,9 @@ def explained_on_gpu(tensors: list[Tensor], form: Form) -> str:
 
 
 def test_explain_of_cuda_plans() -> None:
-    tensors = problem_forms.get_inputs(batch=2, seq=1, kv_seq=8192, head_dim=128)
+    tensors = problem_forms.get_inputs(batch=2, seq=1, kv_seq=8192, head_dim=96)
     text = explained_on_gpu(tensors, Form(strict=False))
-    assert "attend_general<128, false, true, false, false>" in text
+    assert "attend_general<96, false, true, false, false>" in text
     assert "16 blocks, then combine_parts" in text and "fp16 (high" in text
     assert "attend_rows" in explained_on_gpu(problem_forms.get_inputs(head_dim=300), Form())
 

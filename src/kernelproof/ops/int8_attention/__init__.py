@@ -136,7 +136,7 @@ def int8_attention(
             'of float tensors: scaled_dot_product_int8(..., backward="straight_through")'
         )
     if form is PLAIN:
-        out: Tensor = torch.ops.kernelproof.int8_attention(*tensors, causal, scale)
+        out: Tensor = torch.ops.kernelproof.int8_attention.default(*tensors, causal, scale)
         return out
     options: dict[str, Any] = {
         "strict": form.strict, "out_dtype": form.out_dtype, "block": form.block,

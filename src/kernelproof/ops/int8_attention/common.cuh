@@ -23,6 +23,17 @@ __device__ __forceinline__ void load_global(u32* to, const i8* from) {
     }
 }
 
+template <int BYTES>
+__device__ __forceinline__ void load_shared(u32* to, const i8* from) {
+    if constexpr (BYTES == 16) {
+        const uint4 x = *reinterpret_cast<const uint4*>(from);
+        to[0] = x.x; to[1] = x.y; to[2] = x.z; to[3] = x.w;
+    } else {
+        const uint2 x = *reinterpret_cast<const uint2*>(from);
+        to[0] = x.x; to[1] = x.y;
+    }
+}
+
 // 2^x with a relative error of 2^-22; exactly 1 at 0; NaN stays NaN.
 __device__ __forceinline__ float exp2_fast(float x) {
     float y;
@@ -64,6 +75,26 @@ __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_
 // Waits until all but the last committed group of this thread's copies have arrived.
 __device__ __forceinline__ void wait_copies_but_last() {
     asm volatile("cp.async.wait_group 1;" ::: "memory");
+}
+
+// Waits until all but the last PENDING committed groups of this thread's copies have arrived.
+template <int PENDING>
+__device__ __forceinline__ void wait_copies() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+// For launches that may overlap the end of the previous kernel in the stream (programmatic dependent
+// launch): before anything is read or written; and, where this kernel has little left to do.
+__device__ __forceinline__ void wait_for_previous_kernel() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void let_next_kernel_start() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
 }
 
 // ---- end of instructions ----

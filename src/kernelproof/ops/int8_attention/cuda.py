@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kernelproof.cuda import Kernel
-from kernelproof.ops.int8_attention import cuda_general
+from kernelproof.ops.int8_attention import cuda_general, cuda_quick
 from kernelproof.ops.int8_attention.contract import (
     OUT_DTYPES,
     PLAIN,
@@ -25,7 +25,7 @@ SOURCE = Path(__file__).parent / "kernel.cu"  # includes common.cuh
 LOG2_E = 1.4426950408889634
 
 _INSTANCES = (32, 64, 96, 128, 192, 256)  # head dimensions that `attend` is compiled for
-_GRID_LIMIT = 65_535  # blocks in y and z (CUDA C++ guide, table of compute capabilities)
+GRID_LIMIT = 65_535  # blocks in y and z (CUDA C++ guide, table of compute capabilities)
 _INT_LIMIT = 2**30  # rows and strides below this keep the kernel's 32-bit arithmetic exact
 # Rows that share a key head, and keys, up to and from which `attend_general` takes over.
 _DECODE_ROWS, _DECODE_KEYS = 64, 1024
@@ -55,6 +55,9 @@ def launch(
 ) -> Tensor:
     """`int8_attention` on CUDA tensors with no form asked for, on the current stream; arguments and
     errors as there."""
+    done = cuda_quick.quick(q, k, v, q_scale, k_scale, v_scale, causal, scale)
+    if done is not None:
+        return done
     if not (v.dtype == torch.int8 and q_scale.dim() == k_scale.dim() == v_scale.dim() == 1):
         return launch_form(q, k, v, q_scale, k_scale, v_scale, causal, scale, PLAIN)[0]
     check(q, k, v, q_scale, k_scale, v_scale)
@@ -138,7 +141,7 @@ def _blocks_plan(
     tensors: tuple[Tensor, ...], causal: bool, scale: float, form: Form, multiprocessors: int
 ) -> Plan | None:
     """The launch of `attend_blocks` where it takes ``form`` and fills the GPU, else None."""
-    if not _is_dense(tensors, form) or tensors[0].shape[0] > _GRID_LIMIT:
+    if not _is_dense(tensors, form) or tensors[0].shape[0] > GRID_LIMIT:
         return None
     plan = _plan(tensors[:3], causal, scale, multiprocessors, form.strict)
     return plan if plan is not None and plan.blocks else None
@@ -181,10 +184,10 @@ def _plan(
 def _launch(tensors: Sequence[Tensor], causal: bool, scale: float) -> None:
     many = processors(tensors[0].device.index)
     batch = tensors[0].shape[0]
-    for start in range(0, batch, _GRID_LIMIT):
+    for start in range(0, batch, GRID_LIMIT):
         part = tensors
-        if batch > _GRID_LIMIT:
-            rows = slice(start, start + _GRID_LIMIT)
+        if batch > GRID_LIMIT:
+            rows = slice(start, start + GRID_LIMIT)
             q, k, v, out = (tensors[i][rows] for i in (0, 1, 2, 6))
             part = (q, k, v, *tensors[3:6], out)
         plan = _plan(part[:3], causal, scale, many)
@@ -194,9 +197,11 @@ def _launch(tensors: Sequence[Tensor], causal: bool, scale: float) -> None:
             q, k, v, q_scale, k_scale, v_scale, out = part
             scales = q_scale.contiguous(), k_scale.contiguous(), v_scale.contiguous()
             more = (None, 0) if plan.blocks else ()  # no lse, fp32
+            # `attend` waits for the previous kernel itself.
+            overlaps = not plan.blocks and cuda_general.launches_overlap(q.device.index)
             plan.kernel(
                 q, k, v, *scales, out, *more, *plan.tail,
-                grid=plan.grid, block=plan.block, shared=plan.shared,
+                grid=plan.grid, block=plan.block, shared=plan.shared, programmatic=overlaps,
             )  # fmt: skip
 
 
@@ -230,7 +235,7 @@ def plan_for(
     ``address``: the low bits of the three data pointers."""
     _, q_len, heads, dim = q_shape
     kv_len = k_shape[1]
-    small = heads <= _GRID_LIMIT and max(q_len, kv_len) < _INT_LIMIT
+    small = heads <= GRID_LIMIT and max(q_len, kv_len) < _INT_LIMIT
     small = small and max(abs(s[1]) for s in (q_stride, k_stride, v_stride)) < _INT_LIMIT
     unit = dim == 1 or q_stride[3] == k_stride[3] == v_stride[3] == 1
     decode = q_len * (heads // k_shape[2]) <= _DECODE_ROWS and kv_len >= _DECODE_KEYS

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from kernelproof.cuda import Kernel
+from kernelproof.ops.int8_attention import cuda_decode
 from kernelproof.ops.int8_attention.contract import OUT_DTYPES, Form
 
 # Both include form.cuh, and that common.cuh.
@@ -21,7 +22,7 @@ _INSTANCES = (32, 64, 96, 128, 192, 256)  # head dimensions that `attend_general
 _INT_LIMIT = 2**30  # rows and keys of one sequence below this keep 32-bit arithmetic exact
 _WARPS, _ROWS = 4, 16  # of a block, as in the source
 _SPLIT_KEYS = 512  # keys that a split has at least: 8 steps for each warp
-_MOST_SPLITS = 64
+_MOST_SPLITS = 64  # `combine_parts` takes no more
 
 # What `explain` says of the probabilities, by whether "strict" was asked for.
 PRECISION = {True: "fp16 pairs (strict)", False: "fp16 (high; there is nothing faster)"}
@@ -41,6 +42,8 @@ class Plan(NamedTuple):
 
 @functools.cache
 def kernel(name: str) -> Kernel:
+    if name.startswith("attend_decode"):
+        return Kernel(cuda_decode.SOURCE, name)
     return Kernel(GENERAL if name.startswith("attend_general") else ROWS, name)
 
 
@@ -76,17 +79,25 @@ def run(
     parts = None
     if plan.splits > 1:
         parts = torch.empty(rows * plan.splits * (dim + 3), dtype=torch.float32, device=q.device)
+    overlaps = launches_overlap(q.device.index)
     plan.kernel(
         *tensors, out, lse, parts, plan.splits, plan.tiles, *tail,
         grid=plan.grid, block=plan.block, shared=plan.shared,
+        programmatic=overlaps and plan.kernel.path == cuda_decode.SOURCE,
     )  # fmt: skip
     if parts is not None:
         per_head = v_scale if v_scale.dim() == 1 else None
         kernel("combine_parts")(
             parts, per_head, out, lse, rows, heads, heads // k.shape[2], v_scale.stride(-1),
             plan.splits, dim, OUT_DTYPES.index(form.out_dtype),
-            grid=-(-rows // _WARPS), block=32 * _WARPS,
+            grid=-(-rows * -(-dim // 32) // _WARPS), block=32 * _WARPS, programmatic=overlaps,
         )  # fmt: skip
+
+
+@functools.cache
+def launches_overlap(device: int | None) -> bool:
+    """Whether a launch may begin while the previous kernel ends (programmatic dependent launch)."""
+    return torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 def explanation(tensors: tuple[Tensor, ...], form: Form, multiprocessors: int) -> list[str]:
@@ -100,10 +111,10 @@ def explanation(tensors: tuple[Tensor, ...], form: Form, multiprocessors: int) -
         ]
     split = f", keys shared out over {plan.splits} blocks, then combine_parts"
     return [
-        f"CUDA kernel {plan.kernel.name}: {plan.tiles} tiles of {_ROWS} rows for each key head"
+        f"CUDA kernel {plan.kernel.name}: {plan.tiles} tiles of rows for each key head"
         f"{split if plan.splits > 1 else ''}, {plan.block} threads, {plan.shared} bytes of shared "
         "memory",
-        f"probabilities as {PRECISION[form.strict]}",
+        f"probabilities as {PRECISION[form.strict or cuda_decode.in_pairs(plan.kernel.name)]}",
     ]
 
 
@@ -114,7 +125,7 @@ def _plan(tensors: tuple[Tensor, ...], form: Form, multiprocessors: int) -> Plan
         q.shape, k.shape, q.stride(), k.stride(), v.stride(),
         (q.data_ptr() | k.data_ptr()) & 15, v.data_ptr() & 15, v.dtype == torch.float16,
         form.strict, 0 if cu is None else cu.shape[0], 0 if table is None else table.shape[1],
-        multiprocessors,
+        multiprocessors, tensors[4].dim() == 3 or tensors[5].dim() == 3,
     )  # fmt: skip
 
 
@@ -132,9 +143,11 @@ def plan_for(
     ends: int,
     pages: int,
     multiprocessors: int,
+    scaled: bool = True,
 ) -> Plan:
     """The launch. ``address``: the low bits of the pointers of q and k, ``v_address`` those of v.
-    ``ends``: size of cu_seqlens_q, 0 for none; ``pages``: columns of the block table."""
+    ``ends``: size of cu_seqlens_q, 0 for none; ``pages``: columns of the block table; ``scaled``:
+    keys or values have scales of their own."""
     batch, q_len, heads, dim = q_shape
     kv_len, kv_heads = k_shape[1], k_shape[2]
     group = heads // kv_heads
@@ -147,6 +160,12 @@ def plan_for(
         rows = batch * q_len * heads
         words = (qk_odd | dim) % 4 == 0 and unit
         return Plan(kernel("attend_rows"), -(-rows // _WARPS), 32 * _WARPS, 0, 1, 0, words)
+    if not (half or ends) and cuda_decode.takes(q_stride, k_stride, v_stride, address | v_address):
+        chosen = cuda_decode.choose(
+            batch, q_len * group, keys, kv_heads, dim, strict, scaled, pages > 0, multiprocessors
+        )
+        if chosen is not None:
+            return Plan(kernel(chosen.name), *chosen[1:], words=False)
     width = next(size for size in _INSTANCES if size >= dim)
     v_odd = v_address
     for size in v_stride[:3]:
@@ -175,16 +194,10 @@ def plan_for(
 
 
 def _splits(blocks: int, keys: int, multiprocessors: int) -> int:
-    """Blocks that share the keys of one tile, where tiles alone do not fill the GPU: the smallest
-    number that leaves hardly more places empty than the best, with two blocks for each
-    multiprocessor. Lengths on the device are not known here, so the most keys that there can be
-    decide."""
-    places = 2 * multiprocessors
+    """Blocks that share the keys of one tile, with two of them for each multiprocessor. Lengths on
+    the device are not known here, so the most keys that there can be decide."""
     most = min(keys // _SPLIT_KEYS, _MOST_SPLITS)
-    if blocks >= places or most < 2:
-        return 1
-    times = [-(-blocks * n // places) / n for n in range(1, most + 1)]
-    return 1 + next(n for n, time in enumerate(times) if time <= 1.05 * min(times))
+    return cuda_decode.fewest_splits(blocks, 2 * multiprocessors, most)
 
 
 def _tail(

@@ -243,6 +243,7 @@ attend(const i8* q, const i8* k, const i8* v, const float* q_scale, const float*
     v += blockIdx.z * v_batch + kv_head * v_head;
     const int first = tile * 16, last_key = kv_len - 1;
     const int row[2] = {first + g, first + g + 8};
+    wait_for_previous_kernel();
 
     // Every load is issued before anything waits, and none stands behind a branch: rows past the
     // end are read as the last row and masked later.
@@ -254,6 +255,7 @@ attend(const i8* q, const i8* k, const i8* v, const float* q_scale, const float*
     const float scale_q = __ldg(q_scale + head), scale_k = __ldg(k_scale + kv_head);
     const float scale_v = __ldg(v_scale + kv_head);
     load_values<DIM, EXACT>(step, v, v_token, warp, last_key, g, t, dim);
+    let_next_kernel_start();
 
     const float signed_factor = scale_q * scale_k * factor;
     const float c = positive_factor(signed_factor), sign = signed_factor < 0.0f ? -1.0f : 1.0f;
@@ -339,17 +341,6 @@ __device__ __forceinline__ void fetch_tile(i8* stage, const i8* k, const i8* v, 
             copy_async(to_k, k + key * k_token + column);
             copy_async(to_v, v + key * v_token + column);
         }
-    }
-}
-
-template <int BYTES>
-__device__ __forceinline__ void load_shared(u32* to, const i8* from) {
-    if constexpr (BYTES == 16) {
-        const uint4 x = *reinterpret_cast<const uint4*>(from);
-        to[0] = x.x; to[1] = x.y; to[2] = x.z; to[3] = x.w;
-    } else {
-        const uint2 x = *reinterpret_cast<const uint2*>(from);
-        to[0] = x.x; to[1] = x.y;
     }
 }
 

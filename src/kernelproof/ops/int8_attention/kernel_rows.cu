@@ -5,32 +5,57 @@
 
 #include "form.cuh"
 
-// grid: rows / WARPS, block 32 * WARPS; one warp merges the parts of one row of
-// (batch, q_len, heads). last_scale: per head, or null where values had scales of their own.
+constexpr int MOST_PARTS = 64, AT_ONCE = 8;
+
+// One warp merges 32 columns of one row of (batch, q_len, heads); block 32 * WARPS. Lane s has the
+// maximum and the sum of parts s and s + 32. last_scale: per head, or null where values had scales of
+// their own.
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
 combine_parts(const float* parts, const float* last_scale, void* out, float* lse, i64 rows,
               i64 heads, i64 group, i64 scale_stride, int splits, int dim, int out_kind) {
-    const int lane = threadIdx.x & 31;
-    const i64 row = static_cast<i64>(blockIdx.x) * WARPS + (threadIdx.x >> 5);
+    let_next_kernel_start();
+    wait_for_previous_kernel();
+    const u32 lane = threadIdx.x & 31, pieces = (dim + 31) / 32;
+    const u32 index = blockIdx.x * WARPS + (threadIdx.x >> 5);  // the parts would not fit otherwise
+    const i64 row = index / pieces;
+    const int column = index % pieces * 32 + lane;
     if (row >= rows) return;
     const float* own = parts + row * splits * (dim + 3);
-    float top = minus_infinity(), sum = 0.0f;
-    for (int s = 0; s < splits; s++) top = fmaxf(top, own[s * (dim + 3) + dim]);
     const float c = own[dim + 2];
-    for (int s = 0; s < splits; s++) {
-        const float* part = own + s * (dim + 3);
-        sum = fmaf(part[dim + 1], part_weight(part[dim], top, c), sum);
+    float top = minus_infinity(), sum = 0.0f, weight[MOST_PARTS / 32];
+#pragma unroll
+    for (int i = 0; i < MOST_PARTS / 32; i++) {
+        const int s = static_cast<int>(lane) + 32 * i;
+        weight[i] = s < splits ? own[s * (dim + 3) + dim] : minus_infinity();
+        top = fmaxf(top, weight[i]);
     }
-    const float scale = last_scale == nullptr ? 1.0f : last_scale[row % heads / group * scale_stride];
-    for (int d = lane; d < dim; d += 32) {
-        float y = 0.0f;
-        for (int s = 0; s < splits; s++) {
-            const float* part = own + s * (dim + 3);
-            y = fmaf(part[d], part_weight(part[dim], top, c), y);
+#pragma unroll
+    for (int i = 16; i > 0; i >>= 1) top = fmaxf(top, __shfl_xor_sync(~0u, top, i));
+#pragma unroll
+    for (int i = 0; i < MOST_PARTS / 32; i++) {
+        const int s = static_cast<int>(lane) + 32 * i;
+        weight[i] = part_weight(weight[i], top, c);
+        if (s < splits) sum = fmaf(own[s * (dim + 3) + dim + 1], weight[i], sum);
+    }
+#pragma unroll
+    for (int i = 16; i > 0; i >>= 1) sum += __shfl_xor_sync(~0u, sum, i);
+    float y = 0.0f;
+    for (int first = 0; first < splits; first += AT_ONCE) {
+        float part[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+            part[i] = first + i < splits && column < dim ? own[(first + i) * (dim + 3) + column] : 0.0f;
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            const float w = __shfl_sync(~0u, first < 32 ? weight[0] : weight[1], (first + i) & 31);
+            if (first + i < splits) y = fmaf(part[i], w, y);
         }
-        write_out(out, row * dim + d, sum == 0.0f ? 0.0f : y * (scale / sum), out_kind);
     }
-    if (lane == 0 && lse != nullptr) lse[row] = row_lse(top, c, sum * (1.0f / PROBABILITY_SCALE));
+    const float scale = last_scale == nullptr ? 1.0f : last_scale[static_cast<u32>(row) % static_cast<u32>(heads) /
+                                                             static_cast<u32>(group) * scale_stride];
+    if (column < dim)
+        write_out(out, row * dim + column, sum == 0.0f ? 0.0f : y * (scale / sum), out_kind);
+    if (column == 0 && lse != nullptr) lse[row] = row_lse(top, c, sum * (1.0f / PROBABILITY_SCALE));
 }
 
 // The product of one query row and one key row, the same in every lane.
