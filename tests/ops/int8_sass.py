@@ -59,11 +59,12 @@ def query_registers(loop: list[Instruction]) -> set[int]:
 
 def overwritten(loop: list[Instruction]) -> list[str]:
     """Instructions of the loop, but loads of queries from shared memory, that write into registers
-    from which the int8 products take the queries: what ptxas 13.0 was seen to do with probabilities,
-    without a word. A value that comes back from where it was kept is no such write."""
+    from which the int8 products take the queries: what ptxas 13.0 was seen to do with
+    probabilities, without a word. A value that comes back from where it was kept is no such write,
+    nor is the address of such a load."""
     queries = query_registers(loop)
     wrong = []
-    for at, op, rest in loop:
+    for number, (at, op, rest) in enumerate(loop):
         if op.startswith(("LDSM", "LDL", *_NO_RESULT)):
             continue
         result = re.match(r"R(\d+)(?:,|$)", rest)
@@ -73,9 +74,22 @@ def overwritten(loop: list[Instruction]) -> list[str]:
         if op.startswith(("IMAD.WIDE", "IGMMA", "HGMMA")):
             size = re.search(r"GMMA\.64x(\d+)", op)
             words = int(size[1]) // 2 if size is not None else 2
-        if queries & set(range(int(result[1]), int(result[1]) + words)):
+        first = int(result[1])
+        written = queries & set(range(first, first + words))
+        if written and not _loaded_next(loop[number + 1 :], first):
             wrong.append(f"{at:#x}: {op} {rest}")
     return wrong
+
+
+def _loaded_next(after: list[Instruction], register: int) -> bool:
+    """Whether queries are loaded into the register before a product reads it."""
+    for _, op, rest in after:
+        if op.startswith("IGMMA"):
+            return False
+        result = re.match(r"R(\d+), \[", rest) if op.startswith("LDSM") else None
+        if result is not None and 0 <= register - int(result[1]) < 4:
+            return True
+    return False
 
 
 def exponentials_beside_the_product(loop: list[Instruction]) -> int:
