@@ -16,6 +16,10 @@ __device__ __forceinline__ u32 shared_offset(const void* p) {
     return static_cast<u32>(__cvta_generic_to_shared(p));
 }
 
+// A number that is the same in a warp, in a way that the assembler understands. What depends on others
+// does not stay in uniform registers, and each product then waits for its operands to get there.
+__device__ __forceinline__ int uniform(int x) { return __shfl_sync(~0u, x, 0); }
+
 // ---- mbarriers, by their offsets in shared memory ----
 
 __device__ __forceinline__ void barrier_init(u32 barrier, int arrivals) {

@@ -56,7 +56,7 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
     const u32 q_full = shared_offset(barriers), q_empty = q_full + 8, k_full = q_full + 16;
     const u32 k_empty = k_full + 8 * K_STAGES, v_full = k_empty + 8 * K_STAGES;
     const u32 v_empty = v_full + 8 * V_STAGES;
-    const int role = threadIdx.x >> 7;
+    const int role = uniform(threadIdx.x >> 7);
     if (threadIdx.x == 0) {
         barrier_init(q_full, 1);
         barrier_init(q_empty, TOKENS ? 9 : 8);
@@ -174,7 +174,7 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
             if (slice < slice_count) widen_slice<AT_ONCE>(all, slice, threadIdx.x & 31);
             if (slice >= min(early, slice_count)) break;
         }
-        const int own = role - 1, lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) & 3;
+        const int own = role - 1, lane = threadIdx.x & 31, warp = uniform(threadIdx.x >> 5) & 3;
         const int g = lane >> 2, t = lane & 3;
         const float offset = STRICT ? 4.0f : 0.0f;  // low halves stay out of fp16's subnormals
         int k_stage = 0, k_parity = 0, v_stage = 0, v_parity = 0, q_parity = 0;
@@ -208,10 +208,13 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
             release(v_empty + 8 * v_stage);
             if (++v_stage == V_STAGES) v_stage = 0, v_parity ^= 1;
         };
-        auto multiply_keys = [&]() {
+        // Where a stage is, before the turn is taken: it takes a moment to become uniform.
+        auto keys_here = [&]() { return uniform(k_at + k_stage * L::K_BYTES); };
+        auto values_here = [&]() { return uniform(v_at + v_stage * L::V_BYTES); };
+        auto multiply_keys = [&](u32 keys_at) {
             pin(s);
             product_fence();
-            const u64 keys = matrix_at(k_at + k_stage * L::K_BYTES, L::ROW, 16);
+            const u64 keys = matrix_at(keys_at, L::ROW, 16);
             const u64 tokens = matrix_at(q_at + own * 64 * L::ROW, L::ROW, 16);
 #pragma unroll
             for (int i = 0; i < L::DEPTH; i++) {
@@ -224,8 +227,8 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
             product_commit();
         };
         // Into the running sums, from zero where `first`; STRICT: always from zero, aside.
-        auto multiply_values = [&](bool first) {
-            const u64 values = matrix_at(v_at + v_stage * L::V_BYTES, 128, BN * 128);
+        auto multiply_values = [&](u32 values_at, bool first) {
+            const u64 values = matrix_at(values_at, 128, BN * 128);
             pin(high);
             if constexpr (STRICT) {
                 pin(low);
@@ -269,7 +272,7 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
             barrier_wait(q_full, q_parity);
             q_parity ^= 1;
             const Job& job = jobs[++number % JOBS];
-            if (!job.valid) return false;
+            if (!uniform(job.valid)) return false;
             if constexpr (!Q_SHARED) {
                 const int row = own * 64 + warp * 16 + (lane & 15);
 #pragma unroll
@@ -303,8 +306,8 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
                 rows.sum[r] = 0.0f;
             }
             const int seen = causal ? min(job.keys, first + late + 1) : job.keys;
-            whole = !TOKENS && rows.flip ? 0 : max(seen, 0) / BN;
-            n = key_tiles<BN>(job, causal);
+            whole = uniform(!TOKENS && rows.flip ? 0 : max(seen, 0) / BN);
+            n = uniform(key_tiles<BN>(job, causal));
             return true;
         };
         auto softmax = [&](bool middle) {
@@ -418,8 +421,9 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
         if (more) {
             start_scores(s);
             wait_keys();
+            const u32 keys_at = keys_here();
             take_turn();
-            multiply_keys();
+            multiply_keys(keys_at);
             pass_turn();
             product_wait<0>();
             pin(s);
@@ -439,10 +443,11 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
                 if (!take_job()) break;
             }
             wait_keys();
+            const u32 keys_at = keys_here(), values_at = values_here();
             take_turn();
-            multiply_keys();
+            multiply_keys(keys_at);
             wait_values();
-            multiply_values(first_tile);
+            multiply_values(values_at, first_tile);
             if (!EARLY) pass_turn();
             product_wait<1>();
             pin(s);
@@ -465,9 +470,10 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
             start_scores(s);
         }
         if (more) {
+            const u32 values_at = values_here();
             take_turn();
             wait_values();
-            multiply_values(first_tile);
+            multiply_values(values_at, first_tile);
             pass_turn();
             product_wait<0>();
             values_ready();
