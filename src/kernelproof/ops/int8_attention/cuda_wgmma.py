@@ -43,17 +43,16 @@ _INSTANCES = {
     (80, False): Instance(128, 3, 3, False, False),
     (80, True): Instance(96, 3, 3, False, False),
     (96, False): Instance(128, 3, 3, False, False),
-    (96, True): Instance(96, 3, 3, False, False),
+    (96, True): Instance(80, 3, 3, False, False),
     (128, False): Instance(128, 3, 3, False, False),
     (128, True): Instance(64, 4, 4, False, False),
-    (256, False): Instance(80, 2, 2, True, False),
+    (256, False): Instance(96, 2, 2, True, False),
 }
 
 
 # The same with scales per token, where they need more registers.
 _TOKEN_INSTANCES = {
     (64, False): Instance(128, 3, 3, False, False),
-    (128, True): Instance(64, 4, 4, True, False),
 }
 
 
@@ -94,8 +93,8 @@ def explanation(tensors: tuple[Tensor, ...], form: Form, multiprocessors: int) -
     plan = plan_of(tensors, form, multiprocessors)
     return [
         f"CUDA kernel {plan.kernel.name}: {plan.tail[8]} tiles of {_ROWS} queries of a head, taken "
-        f"by {plan.grid} blocks of {_THREADS} threads in turn, {plan.shared} bytes of shared memory; "
-        f"{'sanitised' if tensors[2].dtype == torch.float16 else 'fp16'} values in scratch memory",
+        f"by {plan.grid} blocks of {_THREADS} threads in turn, {plan.shared} bytes of shared "
+        "memory; values become fp16 in scratch memory",
         f"probabilities as {PRECISION[form.strict]}",
     ]
 

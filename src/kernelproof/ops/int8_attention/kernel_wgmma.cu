@@ -4,7 +4,7 @@
 //   another tiles of BN keys, from the last that a row sees down to the first. One warpgroup loads;
 //   two compute, 64 rows each: scores by int8 products, softmax in registers, fp16 probabilities
 //   times fp16 values. The two take turns at the tensor cores: one multiplies while the other is at
-//   its exponentials. The product with the values of a tile runs beside the scores of the next.
+//   its exponentials. The product with the values of a tile runs beside the softmax of the next.
 //   Values pass through memory once on their way to the tensor cores: int8 becomes fp16 there, and
 //   what is not finite becomes 0 and is kept by its place, so that no row that does not see it is
 //   touched. All warps do this for the heads that are worked on first, then warps of the loading
@@ -50,7 +50,6 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
     __shared__ __align__(8) u64 barriers[2 + 2 * K_STAGES + 2 * V_STAGES];
     __shared__ Job jobs[JOBS];
     __shared__ __align__(16) float2 scales[TOKENS ? K_STAGES * BN : 1];  // of keys: of k, of v
-    __shared__ float4 ended[256];  // by thread: sums and log2 units of rows that are being finished
     const u32 q_at = (shared_offset(memory) + 1023) & ~1023u, k_at = q_at + L::Q_BYTES;
     const u32 v_at = k_at + K_STAGES * L::K_BYTES;
     const u32 q_full = shared_offset(barriers), q_empty = q_full + 8, k_full = q_full + 16;
@@ -61,7 +60,7 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
         barrier_init(q_full, 1);
         barrier_init(q_empty, TOKENS ? 9 : 8);
         for (int i = 0; i < K_STAGES; i++) {
-            barrier_init(k_full + 8 * i, TOKENS ? 2 : 1);
+            barrier_init(k_full + 8 * i, TOKENS ? 33 : 1);
             barrier_init(k_empty + 8 * i, 8);
         }
         for (int i = 0; i < V_STAGES; i++) {
@@ -153,8 +152,7 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
                         const float vs = values_scaled ? mantissa(value_scale_of(all, job.batch, head, token)) : 1.0f;
                         scales[k_stage * BN + i] = make_float2(ks, vs);
                     }
-                    __syncwarp();
-                    if (lane == 0) barrier_arrive(k_full + 8 * k_stage);
+                    barrier_arrive(k_full + 8 * k_stage);
                     if (++k_stage == K_STAGES) k_stage = 0, k_parity ^= 1;
                 }
             }
@@ -267,6 +265,13 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
             }
         };
 
+        // After the wait for the scores of a tile.
+        auto scores_taken = [&]() {
+            pin(s);
+            if (!TOKENS) release_keys();  // else with the scales
+            n--;
+            if (Q_SHARED && n == 0) release(q_empty);
+        };
         // The next tile of rows: false where there is none. Queries into registers.
         auto take_job = [&]() {
             barrier_wait(q_full, q_parity);
@@ -348,21 +353,8 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
                 exponentials(s, rows, offset);
             }
         };
-        // The softmax of the present tile of rows is done.
-        auto put_aside = [&]() {
-            float unit[2];
-#pragma unroll
-            for (int r = 0; r < 2; r++)
-                if constexpr (TOKENS)
-                    unit[r] = fmaf(rows.reference[r], rows.c(r), -offset);
-                else
-                    unit[r] = rows.steep ? (rows.reference[r] - 12582912.0f) * rows.c(r) - offset
-                                         : fmaf(-12582912.0f, rows.c(r), subtracted(rows, r, offset));
-            ended[threadIdx.x - 128] = make_float4(rows.sum[0], rows.sum[1], unit[0], unit[1]);
-        };
-        auto write = [&](int which) {
-            const Job& job = jobs[which % JOBS];
-            const float4 e = ended[threadIdx.x - 128];
+        auto write = [&]() {
+            const Job& job = jobs[number % JOBS];
             const int row = job.first + own * 64 + warp * 16 + g;
             const int head = job.head / group;
             const float last_scale = TOKENS && values_scaled
@@ -372,7 +364,7 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
             const int special = V::SPECIAL ? __ldcg(all.special() + group_at) : NEVER;
 #pragma unroll
             for (int r = 0; r < 2; r++) {
-                const float sum = group_sum(r == 0 ? e.x : e.y);
+                const float sum = group_sum(rows.sum[r]);
                 if (row + 8 * r >= job.rows) continue;
                 const int end = job.keys - 1;
                 const int limit = causal ? min(end, row + 8 * r + job.keys - job.rows) : end;
@@ -397,79 +389,62 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
                         if (x != 0.0f) write_out(out, at * dim + column, x * last_scale, out_kind);
                     }
                 }
-                if (lse != nullptr && t == 0)
-                    lse[at] = none ? minus_infinity()
-                                   : fmaf(r == 0 ? e.z : e.w, 0.6931471805599453f, logf(sum));
-            }
-            if constexpr (STRICT) {
-#pragma unroll
-                for (int p = 0; p < L::PARTS; p++)
-#pragma unroll
-                    for (int i = 0; i < L::WIDE / 2; i++) o[p][i] = 0.0f;
+                if (lse != nullptr && t == 0) {
+                    float unit;  // the exponent of 2 that the sum is relative to
+                    if constexpr (TOKENS)
+                        unit = fmaf(rows.reference[r], rows.c(r), -offset);
+                    else
+                        unit = rows.steep ? (rows.reference[r] - 12582912.0f) * rows.c(r) - offset
+                                          : fmaf(-12582912.0f, rows.c(r), subtracted(rows, r, offset));
+                    lse[at] = none ? minus_infinity() : fmaf(unit, 0.6931471805599453f, logf(sum));
+                }
             }
         };
 
-        // One stream of key tiles through all tiles of rows: the scores of a tile of rows begin
-        // beside the last product with values of the one before.
-        if constexpr (STRICT) {
+#pragma unroll 1
+        while (take_job()) {
 #pragma unroll
             for (int p = 0; p < L::PARTS; p++)
 #pragma unroll
                 for (int i = 0; i < L::WIDE / 2; i++) o[p][i] = 0.0f;
-        }
-        bool more = take_job(), first_tile = true;
-        if (more) {
             start_scores(s);
             wait_keys();
-            const u32 keys_at = keys_here();
+            const u32 first_keys_at = keys_here();
             take_turn();
-            multiply_keys(keys_at);
+            multiply_keys(first_keys_at);
             pass_turn();
             product_wait<0>();
-            pin(s);
-            if (!TOKENS) release_keys();
-            n--;
-            if (Q_SHARED && n == 0) release(q_empty);
+            scores_taken();
             softmax(false);
             pack<STRICT>(high, low, s);
             start_scores(s);
-        }
+            bool first_tile = true;
 #pragma unroll 1
-        while (more) {
-            const bool last_tile = n == 0;
-            const float factors[2] = {rows.alpha[0], rows.alpha[1]};
-            if (last_tile) {
-                put_aside();
-                if (!take_job()) break;
+            while (n > 0) {
+                const float factors[2] = {rows.alpha[0], rows.alpha[1]};
+                wait_keys();
+                const u32 keys_at = keys_here(), values_at = values_here();
+                take_turn();
+                multiply_keys(keys_at);
+                wait_values();
+                multiply_values(values_at, first_tile);
+                if (!EARLY) pass_turn();
+                product_wait<1>();
+                scores_taken();
+                softmax(true);
+                // The assembler would move the exponentials below the wait for the product that they
+                // are to run beside. So a wait, long over, comes first: it is a loop.
+                pin(s);
+                wait_values();
+                product_wait<0>();
+                values_ready();
+                release_values();
+                if constexpr (STRICT) add_tile(o, factors, fresh);
+                else rescale(o, rows);
+                first_tile = false;
+                pack<STRICT>(high, low, s);
+                start_scores(s);
             }
-            wait_keys();
-            const u32 keys_at = keys_here(), values_at = values_here();
-            take_turn();
-            multiply_keys(keys_at);
-            wait_values();
-            multiply_values(values_at, first_tile);
-            if (!EARLY) pass_turn();
-            product_wait<1>();
-            pin(s);
-            if (!TOKENS) release_keys();
-            n--;
-            if (Q_SHARED && n == 0) release(q_empty);
-            softmax(true);
-            // The assembler would move the exponentials below the wait for the product that they are
-            // to run beside. So a wait, long over, comes first, whose address depends on them.
-            pin(s);
-            barrier_wait(v_full + 8 * v_stage + sign_of_sums(rows), v_parity);
-            product_wait<0>();
-            values_ready();
-            release_values();
-            if constexpr (STRICT) add_tile(o, factors, fresh);
-            pack<STRICT>(high, low, s);
-            if (last_tile) write(number - 1);
-            else if constexpr (!STRICT) rescale(o, rows);
-            first_tile = last_tile;
-            start_scores(s);
-        }
-        if (more) {
             const u32 values_at = values_here();
             take_turn();
             wait_values();
@@ -477,8 +452,9 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
             pass_turn();
             product_wait<0>();
             values_ready();
+            release_values();
             if constexpr (STRICT) add_tile(o, rows.alpha, fresh);
-            write(number - 1);
+            write();
         }
         if (own == 0) named_sync(TURNS, 256);  // the turn that nobody takes any more
     }

@@ -200,12 +200,6 @@ __device__ __forceinline__ void exponentials(u32 (&s)[N], Rows<true>& rows, u32 
     rows.sum[1] += sum[2] + sum[3];
 }
 
-// 0: sums of exponentials are not negative, but the compiler does not know.
-template <bool TOKENS>
-__device__ __forceinline__ u32 sign_of_sums(const Rows<TOKENS>& rows) {
-    return (__float_as_uint(rows.sum[0]) | __float_as_uint(rows.sum[1])) >> 31;
-}
-
 // Accumulator pairs are fragments of the next product as they are.
 template <bool STRICT, int N, int L>
 __device__ __forceinline__ void pack(u32 (&high)[N / 2], u32 (&low)[L], const u32 (&s)[N]) {

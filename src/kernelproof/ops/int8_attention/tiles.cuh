@@ -8,8 +8,8 @@ constexpr int PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;
 constexpr int BM = 128;              // query rows of a block
 constexpr int TURNS = 1;             // named barriers 1 and 2: the turns of the two warpgroups
 
-// Jobs in shared memory: one that is loaded, one that is computed, one whose rows are written.
-constexpr int JOBS = 4;
+// Jobs in shared memory: one whose keys are being loaded, one that is computed.
+constexpr int JOBS = 2;
 
 // What a tile is, from the loading warpgroup to the others.
 struct Job {
