@@ -151,6 +151,23 @@ def _cache(tokens: int, dim: int) -> Callable[[], Any]:
     return run
 
 
+def _prefill(tokens: int, dim: int, strict: bool, per_token: bool = False) -> Callable[[], Any]:
+    """Many queries on a GPU of two multiprocessors of compute capability 9.0."""
+
+    def run() -> Any:
+        torch.manual_seed(0)
+        q, k, v = (
+            torch.randint(-127, 128, (1, tokens, 2, dim), dtype=torch.int8) for _ in range(3)
+        )
+        axes = (1, tokens, 2) if per_token else (2,)
+        scales = [torch.rand(*axes) * 0.01 for _ in range(3)]
+        with mock.patch.object(attention, "processors", lambda index: 2):
+            return attention.launch_form(q, k, v, *scales, True, 0.1, Form(strict, with_lse=True))
+
+    run.hopper = True  # type: ignore[attr-defined]
+    return run
+
+
 def _mla(
     tokens: int, model: int, rank: int, columns: int, design: str,
     dtype: torch.dtype = torch.float32, *, heads: int = 4, norm: bool = False,
@@ -266,6 +283,11 @@ WORK: dict[str, list[Callable[[], Any]]] = {
     "int8_attention/kernel_decode.cu": [_cache(1100, 64)],
     "int8_attention/kernel_general.cu": [_cache(200, 96)],
     "int8_attention/kernel_rows.cu": [_attention(70, 1, 300)],
+    "int8_attention/kernel_wgmma.cu": [
+        _prefill(130, 64, False), _prefill(200, 128, True), _prefill(130, 256, False),
+        _prefill(130, 64, True, per_token=True),
+    ],
+    "int8_attention/widen.cuh": [_prefill(130, 64, False)],
     "mla_kv/kernel.cu": [
         _mla(5, 128, 32, 64, "registers"), _mla(20, 70, 70, 80, "fused"),
         _mla(20, 70, 70, 80, "fused", norm=True), _mla(20, 70, 40, 48, "product"),

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 # cuTensorMapEncodeTiled), and a box side has at most 256 elements.
 ALIGNMENT = 16
 _MOST_BOX = 256
-_KINDS = ("BFLOAT16", "FLOAT16", "FLOAT32")
+# Element types by name; of int8 the bits are copied.
+_KINDS = {"bfloat16": "BFLOAT16", "float16": "FLOAT16", "float32": "FLOAT32", "int8": "UINT8"}
 
 
 class TensorMap(NamedTuple):
@@ -24,7 +25,7 @@ class TensorMap(NamedTuple):
     What lies outside ``sizes`` is read as zero.
 
     Args:
-        tensor: whose first element is the map's base; fp32, fp16 or bf16.
+        tensor: whose first element is the map's base; fp32, fp16, bf16 or int8.
         sizes: elements along each axis, the contiguous axis first.
         strides: bytes from one element to the next along every axis but the first.
         box: elements that one copy takes along each axis.
@@ -70,9 +71,9 @@ def _encode(
         raise ValueError(f"a box of {box} elements; each side may have 1 to {_MOST_BOX}")
     swizzles = driver.CUtensorMapSwizzle
     promotions = driver.CUtensorMapL2promotion
-    kind = str(dtype).removeprefix("torch.").upper()
-    if kind not in _KINDS:
-        raise ValueError(f"a tensor map of {dtype}; accepted are {', '.join(_KINDS).lower()}")
+    kind = _KINDS.get(str(dtype).removeprefix("torch."))
+    if kind is None:
+        raise ValueError(f"a tensor map of {dtype}; accepted are {', '.join(_KINDS)}")
     rank = len(sizes)
     status, made = driver.cuTensorMapEncodeTiled(
         getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{kind}"),

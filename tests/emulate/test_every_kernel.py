@@ -155,6 +155,16 @@ def attention_in_blocks() -> None:
     close(got, want, BOUND[F32])
 
 
+def attention_prefill() -> None:
+    """On a small GPU of compute capability 9.0."""
+    q, k, v = (torch.randint(-127, 128, (1, n, 2, 64), dtype=torch.int8) for n in (65, 130, 130))
+    scales = [torch.rand(2) * 0.01 for _ in range(3)]
+    with mock.patch.object(attention, "processors", lambda index: 2):
+        got, _ = attention.launch_form(q, k, v, *scales, True, 0.1, Form(with_lse=True))
+    want, _ = attend(q, k, v, *(s.double() for s in scales), True, 0.1)
+    close(got, want, BOUND[F32])
+
+
 def mla_of(
     design: str, sizes: tuple[int, int, int, int], dtype: torch.dtype = F32, *,
     norm: bool = False, rope: int = 0, linear: bool = False, multiprocessors: int = 0,
@@ -278,6 +288,8 @@ CALLS: dict[str, list[Callable[[], None]]] = {
     "attend_decode": [lambda: attention_of(64, Form(kv_lens=torch.ones(1)))],
     "attend_rows": [lambda: attention_of(260, tokens=9)],
     "combine_parts": [lambda: attention_of(32, Form(kv_lens=torch.ones(1)), tokens=2100)],
+    "attend_wgmma": [attention_prefill],
+    "prepare_wgmma": [attention_prefill],
     "mla_kv_registers": [lambda: mla_of("registers", (5, 128, 48, 24))],
     "mla_kv_fused": [lambda: mla_of("fused", (5, 70, 48, 20), norm=True, rope=6)],
     "mla_kv_product": [lambda: mla_of("product", (5, 70, 48, 20), F64)],
@@ -331,7 +343,10 @@ CALLS: dict[str, list[Callable[[], None]]] = {
 }
 
 
-HOPPER = ("mla_kv_decode", "mla_kv_narrow", "mla_kv_wgmma", "chunked", "gate_keys")
+HOPPER = (
+    "mla_kv_decode", "mla_kv_narrow", "mla_kv_wgmma", "chunked", "gate_keys", "attend_wgmma",
+    "prepare_wgmma",
+)  # fmt: skip
 
 
 def test_the_table_has_every_shipped_kernel() -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kernelproof.cuda import Kernel
-from kernelproof.ops.int8_attention import cuda_general, cuda_quick
+from kernelproof.ops.int8_attention import cuda_general, cuda_quick, cuda_wgmma
 from kernelproof.ops.int8_attention.contract import (
     OUT_DTYPES,
     PLAIN,
@@ -126,6 +126,9 @@ def _launch_form(
     lse: Tensor | None,
 ) -> None:
     many = processors(out.device.index)
+    if not cuda_wgmma.why_not(tensors, form, many):
+        cuda_wgmma.run(tensors, causal, scale, form, out, lse, many)
+        return
     plan = _blocks_plan(tensors, causal, scale, form, many)
     if plan is None:
         cuda_general.run(tensors, causal, scale, form, out, lse, many)
@@ -153,6 +156,10 @@ def explanation(tensors: tuple[Tensor, ...], causal: bool, scale: float, form: F
     many = processors(q.device.index)
     if q.numel() == 0 or k.numel() == 0:
         return ["nothing to compute: no queries, no keys, or a head dimension of 0"]
+    why_not = cuda_wgmma.why_not(tensors, form, many)
+    if not why_not:
+        return cuda_wgmma.explanation(tensors, form, many)
+    passed = f"not attend_wgmma: {why_not}"
     if form == PLAIN._replace(block=form.block) and _is_dense(tensors, form):
         plan = _plan((q, k, v), causal, scale, many)
     else:
@@ -162,8 +169,9 @@ def explanation(tensors: tuple[Tensor, ...], causal: bool, scale: float, form: F
             f"CUDA kernel {plan.kernel.name}, for dense tensors with scales per head and int8 "
             f"values: grid {plan.grid}, {plan.block} threads, {plan.shared} bytes of shared memory",
             f"probabilities as {cuda_general.PRECISION[form.strict]}",
+            passed,
         ]
-    return cuda_general.explanation(tensors, form, many)
+    return [*cuda_general.explanation(tensors, form, many), passed]
 
 
 def _plan(
@@ -183,6 +191,10 @@ def _plan(
 
 def _launch(tensors: Sequence[Tensor], causal: bool, scale: float) -> None:
     many = processors(tensors[0].device.index)
+    given = tuple(tensors[:6])
+    if not cuda_wgmma.why_not(given, PLAIN, many):
+        cuda_wgmma.run(given, causal, scale, PLAIN, tensors[6], None, many)
+        return
     batch = tensors[0].shape[0]
     for start in range(0, batch, GRID_LIMIT):
         part = tensors

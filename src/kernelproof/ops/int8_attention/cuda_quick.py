@@ -57,8 +57,8 @@ def quick(
 
 
 def _examined(tensors: tuple[Tensor, ...], causal: bool, scale: float) -> _Seen | None:
-    from kernelproof.ops.int8_attention import cuda, cuda_general
-    from kernelproof.ops.int8_attention.contract import check
+    from kernelproof.ops.int8_attention import cuda, cuda_general, cuda_wgmma
+    from kernelproof.ops.int8_attention.contract import PLAIN, check
 
     q, k, v, *scales = tensors
     check(q, k, v, scales[0], scales[1], scales[2])
@@ -67,7 +67,10 @@ def _examined(tensors: tuple[Tensor, ...], causal: bool, scale: float) -> _Seen 
         return None
     if q.shape[0] > cuda.GRID_LIMIT:
         return None
-    plan = cuda._plan((q, k, v), bool(causal), float(scale), cuda.processors(q.device.index))
+    many = cuda.processors(q.device.index)
+    if not cuda_wgmma.why_not(tensors, PLAIN, many):
+        return None
+    plan = cuda._plan((q, k, v), bool(causal), float(scale), many)
     if plan is None or plan.blocks or not plan.kernel.name.startswith("attend<"):
         return None
     overlaps = cuda_general.launches_overlap(q.device.index)

@@ -1,0 +1,246 @@
+"""Launches of kernel_wgmma.cu: many queries on sm_90."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from kernelproof.cuda import Kernel
+from kernelproof.ops.int8_attention.contract import OUT_DTYPES, Form
+from kernelproof.ops.int8_attention.cuda_general import PRECISION
+from kernelproof.tensor_map import TensorMap
+
+SOURCE = Path(__file__).parent / "kernel_wgmma.cu"  # includes softmax.cuh, tiles.cuh, widen.cuh
+LOG2_E = 1.4426950408889634
+
+_ROWS, _THREADS = 128, 384  # of a block, as in the source
+_PREPARE_THREADS = 128
+# Fewer queries of a sequence leave most of a tile of rows empty.
+_LEAST_QUERIES = 64
+_INT_LIMIT = 2**30
+# Keys and values of the heads that are worked on at a time: half of the L2 cache of an H200.
+_GATHERED_BYTES = 25 << 20
+
+
+class Instance(NamedTuple):
+    """Template arguments of `attend_wgmma` beside the width; see there."""
+
+    keys: int
+    k_stages: int
+    v_stages: int
+    q_shared: bool
+    early: bool
+
+
+# By width and whether "strict"; the fastest on an H200 of those in attempts.md.
+_INSTANCES = {
+    (64, False): Instance(192, 3, 3, False, True),
+    (64, True): Instance(128, 3, 3, False, False),
+    (80, False): Instance(128, 3, 3, False, False),
+    (80, True): Instance(96, 3, 3, False, False),
+    (96, False): Instance(128, 3, 3, False, False),
+    (96, True): Instance(80, 3, 3, False, False),
+    (128, False): Instance(128, 3, 3, False, False),
+    (128, True): Instance(64, 4, 4, False, False),
+    (256, False): Instance(96, 2, 2, True, False),
+}
+
+
+# The same with scales per token, where they need more registers.
+_TOKEN_INSTANCES = {
+    (64, False): Instance(128, 3, 3, False, False),
+}
+
+
+class Plan(NamedTuple):
+    """How one combination of shapes is launched."""
+
+    kernel: Kernel
+    width: int
+    instance: Instance
+    row: int  # bytes of a row of q and k in shared memory
+    grid: int
+    shared: int
+    tail: tuple[int, ...]  # sequences .. tiles of the kernel's arguments
+
+
+@functools.cache
+def kernel(name: str) -> Kernel:
+    return Kernel(SOURCE, name)
+
+
+def why_not(tensors: tuple[Tensor, ...], form: Form, multiprocessors: int) -> str:
+    """Why another kernel is the choice, in words; empty where it is `attend_wgmma`."""
+    q, k = tensors[:2]
+    cu = form.cu_seqlens_q
+    sequences = q.shape[0] if cu is None else cu.shape[0] - 1
+    total = q.shape[0] * q.shape[1]
+    if total < _LEAST_QUERIES * sequences:
+        return f"fewer than {_LEAST_QUERIES} queries in a sequence"
+    if (total // _ROWS + sequences) * q.shape[2] < multiprocessors:
+        return f"tiles of {_ROWS} queries would not fill the GPU"
+    if not k.numel():
+        return "there are no keys"
+    return unfit(tensors, form)
+
+
+def explanation(tensors: tuple[Tensor, ...], form: Form, multiprocessors: int) -> list[str]:
+    """Lines for `explain`."""
+    plan = plan_of(tensors, form, multiprocessors)
+    return [
+        f"CUDA kernel {plan.kernel.name}: {plan.tail[8]} tiles of {_ROWS} queries of a head, taken "
+        f"by {plan.grid} blocks of {_THREADS} threads in turn, {plan.shared} bytes of shared "
+        "memory; values become fp16 in scratch memory",
+        f"probabilities as {PRECISION[form.strict]}",
+    ]
+
+
+def unfit(tensors: tuple[Tensor, ...], form: Form) -> str:
+    """Why `attend_wgmma` does not take the inputs, in words; empty where it does."""
+    q, k, v, _, _, v_scale = tensors
+    dim = q.shape[3]
+    if not q.stride(3) == k.stride(3) == v.stride(3) == 1:
+        return "the innermost stride is not 1"
+    if torch.cuda.get_device_capability(q.device.index)[0] != 9:
+        return "the GPU is not of compute capability 9"
+    if form.block_table is not None:
+        return "the cache is in pages"
+    if v.dtype == torch.float16 and v_scale.dim() == 3:
+        return "float16 values have scales per token"
+    return _unfit(
+        dim, form.strict, q.stride(), k.stride(), tuple(n * v.element_size() for n in v.stride()),
+        (q.data_ptr() | k.data_ptr() | v.data_ptr()) & 15, max(q.shape[1], k.shape[1]),
+    )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=4096)
+def _unfit(
+    dim: int,
+    strict: bool,
+    q_stride: tuple[int, ...],
+    k_stride: tuple[int, ...],
+    v_stride: tuple[int, ...],
+    address: int,
+    tokens: int,
+) -> str:
+    if _width(dim, strict) == 0:
+        return f"D = {dim} is no multiple of 16 up to 128 ({256 if not strict else 128})"
+    for stride in (q_stride, k_stride, v_stride):
+        if any(n <= 0 or n % 16 for n in stride[:3]):
+            return "rows do not start at multiples of 16 bytes"
+    if address:
+        return "the tensors do not start at multiples of 16 bytes"
+    return "too many tokens" if tokens >= _INT_LIMIT else ""
+
+
+def _width(dim: int, strict: bool) -> int:
+    """The D of the instance for a head dimension, 0 for none."""
+    if dim % 16:
+        return 0
+    return next((w for w, exact in _INSTANCES if w >= dim and exact == strict), 0)
+
+
+def run(
+    tensors: tuple[Tensor, ...],
+    causal: bool,
+    scale: float,
+    form: Form,
+    out: Tensor,
+    lse: Tensor | None,
+    multiprocessors: int,
+) -> None:
+    """Launch on the current device and stream. ``tensors``: q, k, v and their scales, for which
+    `unfit` is empty; nothing is empty but sequences."""
+    q, k, v, q_scale, k_scale, v_scale = tensors
+    plan = plan_of(tensors, form, multiprocessors)
+    batch, tokens, kv_heads, dim = v.shape
+    sequences = plan.tail[0]
+    special = v.dtype == torch.float16 or v_scale.dim() == 3
+    halves = torch.empty((batch, kv_heads, tokens, dim), dtype=torch.float16, device=v.device)
+    places = sequences * kv_heads
+    work = torch.empty(
+        2 + 2 * batch * kv_heads + places * (1 + (3 * dim if special else 0)),
+        dtype=torch.int32, device=v.device,
+    )  # fmt: skip
+    scaled = int(v_scale.dim() == 3)
+    scales = tuple(t if t.dim() == 3 else t.contiguous() for t in (q_scale, k_scale, v_scale))
+    strides = tuple(n for t in scales for n in _scale_strides(t))
+    blocks = form.block or (1, 1, 1)
+    kernel("prepare_wgmma")(
+        work, v_scale, int(special), scaled, kv_heads, tokens, dim, batch, sequences, *strides[6:],
+        blocks[2], grid=max(batch * kv_heads, places), block=_PREPARE_THREADS,
+    )  # fmt: skip
+    instance, row = plan.instance, plan.row
+    maps = (
+        _map(q, (row, 1, _ROWS, 1), row),
+        _map(k, (row, 1, instance.keys, 1), row),
+        _map(halves.transpose(1, 2), (64, 1, instance.keys, 1), 128),
+    )
+    ends = (
+        None if t is None else t.contiguous()
+        for t in (form.cu_seqlens_q, form.cu_seqlens_k, form.kv_lens)
+    )
+    plan.kernel(
+        *maps, *scales, out, lse, *ends, *plan.tail, int(causal),
+        OUT_DTYPES.index(form.out_dtype), scale * LOG2_E, v, halves, work, scaled, *v.stride()[:3],
+        *strides, *blocks, grid=plan.grid, block=_THREADS, shared=plan.shared,
+    )  # fmt: skip
+
+
+def _scale_strides(scale: Tensor) -> tuple[int, ...]:
+    """Of batch, block and head; scales per head are the same in every batch element and block."""
+    return (0, 0, *scale.stride()) if scale.dim() == 1 else scale.stride()
+
+
+def _map(x: Tensor, box: tuple[int, ...], swizzle: int) -> TensorMap:
+    """Of (batch, token, head, dim) as dim, head, token, batch."""
+    batch, tokens, heads, dim = x.shape
+    steps = x.stride()
+    strides = tuple(n * x.element_size() for n in (steps[2], steps[1], steps[0]))
+    return TensorMap(x, (dim, heads, tokens, batch), strides, box, swizzle)
+
+
+def plan_of(tensors: tuple[Tensor, ...], form: Form, multiprocessors: int) -> Plan:
+    q, k, v = tensors[:3]
+    cu = form.cu_seqlens_q
+    tokens = any(t.dim() == 3 for t in tensors[3:6])
+    return _plan_for(
+        q.shape, k.shape, form.strict, tokens, v.dtype == torch.float16,
+        0 if cu is None else cu.shape[0], multiprocessors,
+    )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=4096)
+def _plan_for(
+    q_shape: tuple[int, ...],
+    k_shape: tuple[int, ...],
+    strict: bool,
+    tokens: bool,
+    half: bool,
+    ends: int,
+    multiprocessors: int,
+) -> Plan:
+    """``tokens``: scales per token; ``half``: fp16 values; ``ends``: size of cu_seqlens_q, 0 for
+    none."""
+    batch, q_len, heads, dim = q_shape
+    kv_len, kv_heads = k_shape[1:3]
+    width = _width(dim, strict)
+    n = _TOKEN_INSTANCES.get((width, strict)) if tokens else None
+    n = n or _INSTANCES[width, strict]
+    group = heads // kv_heads
+    sequences = ends - 1 if ends else batch
+    slots = q_len // _ROWS + sequences if ends else -(-q_len // _ROWS)
+    columns = heads if ends else batch * heads
+    gather = group * max(1, min(_GATHERED_BYTES // max(1, 3 * kv_len * dim), columns // group))
+    row = 64 if width <= 64 else 128
+    wide = row * max(1, width // 128)
+    shared = _ROWS * wide + n.keys * (n.k_stages * wide + n.v_stages * 128 * -(-width // 64)) + 1024
+    flags = ", ".join(str(flag).lower() for flag in (strict, n.q_shared, n.early, tokens, half))
+    name = f"attend_wgmma<{width}, {n.keys}, {n.k_stages}, {n.v_stages}, {flags}>"
+    tiles = slots * columns
+    tail = (sequences, q_len, kv_len, heads, group, dim, slots, gather, tiles, batch)
+    return Plan(kernel(name), width, n, row, min(multiprocessors, tiles), shared, tail)
