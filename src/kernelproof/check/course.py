@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from kernelproof.check import smallest
+from kernelproof.check import models, smallest
 from kernelproof.check.compare import Expected, compare
 from kernelproof.check.expected import DRAWS, STAGES, expect, refined
 from kernelproof.check.explain.history import History, fingerprint
@@ -198,16 +198,17 @@ class Course(Matrix):
 
     def _prepared(self, case: Case, seed: int) -> ReferenceModel:
         args, kwargs = self._guarded(case, lambda: self.reference.init_args(case))
-        key = repr((args, kwargs))
+        factory, training = self.reference.module.Model, self.reference.problem.training
+        device = self.plan.device
+        key = factory, repr((args, kwargs)), seed, device
         if self._model is None or key != self._key:
-            factory, training = self.reference.module.Model, self.reference.problem.training
-            device = self.plan.device
-            self._model = self._guarded(
+            self._model = models.kept(key) or self._guarded(
                 case, lambda: ReferenceModel(factory, args, kwargs, seed, device, training)
             )
             self._key = key
             self._constructed = False
         assert self._model is not None
+        models.keep(key, self._model)
         return self._model
 
     def _construct(self, case: Case) -> None:

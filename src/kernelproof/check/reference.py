@@ -13,8 +13,10 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from kernelproof.check.accumulation import Serial
 from kernelproof.check.oracle import Float64Mode, Rounding, float64, lift, round_to
+from kernelproof.check.replay import Form, Replays
 from kernelproof.seeding import seed_all
 from kernelproof.strides import copy_like
+from kernelproof.timeline import span
 
 # On a GPU an oracle of so many operations on so few bytes of inputs is mostly launches: a loop over
 # the steps of a recurrence took four times as long there as on the CPU.
@@ -57,6 +59,13 @@ class ReferenceModel:
         with contextlib.suppress(RuntimeError):
             self.exact.double()
         self.notes: list[str] = []
+        # Of the working precision on a GPU, once the oracle has told that there is much to launch.
+        self._replays: Replays | None = None
+
+    @property
+    def replaying(self) -> bool:
+        """Whether there are graphs of it, or may be soon."""
+        return self._replays is not None
 
     def state(self) -> dict[str, torch.Tensor]:
         """Weights and buffers, on the CPU."""
@@ -65,14 +74,29 @@ class ReferenceModel:
     def run(self, inputs: list[Any], seed: int) -> tuple[Any, list[int], bool]:
         """Output in the working precision, the indices of inputs that the reference changed, and
         whether its output shares memory with an input."""
+        kept, graph = self._copied(inputs, self.device), self._graph(inputs)
+        if graph is not None and graph.trusted:
+            output = graph.replay(kept)
+            if output is not None:
+                return output, [], False
+        return self._eagerly(inputs, kept, seed, graph)
+
+    def _graph(self, inputs: list[Any]) -> Form | None:
+        return self._replays.of(inputs) if self._replays is not None and _few(inputs) else None
+
+    @span("reference")
+    def _eagerly(
+        self, inputs: list[Any], kept: list[Any], seed: int, graph: Form | None
+    ) -> tuple[Any, list[int], bool]:
         given = self._copied(inputs, self.device)
-        kept = self._copied(inputs, self.device)
         seed_all(seed)
         with torch.no_grad():
             output = self.model(*given)
         changed = [i for i, (a, b) in enumerate(zip(kept, given, strict=True)) if not _equal(a, b)]
         storages = {_storage(t) for t in tree_leaves(given) if isinstance(t, torch.Tensor)}
         views = any(_storage(t) in storages for _, t in flatten(output) if _has_storage(t))
+        if graph is not None:
+            graph.ran(kept, output, fit=not (changed or views))
         return output, changed, views
 
     def _copied(self, inputs: list[Any], place: str) -> Any:
@@ -87,7 +111,8 @@ class ReferenceModel:
     def roughly(self, inputs: list[Any], seed: int) -> Any:
         """Output in the working precision, computed where the oracle runs by now: the same but for
         rounding, in a quarter of the time for a loop of small operations."""
-        if self._place == self.device:
+        graph = self._graph(inputs)
+        if self._place == self.device or (graph is not None and graph.trusted):
             return self.run(inputs, seed)[0]
         if self._twin is None:
             self._twin = copy.deepcopy(self.model).to(self._place)
@@ -104,6 +129,7 @@ class ReferenceModel:
         if self.device != "cpu" and self._on_device is None and _few(inputs):
             self.truth(inputs, seed)
 
+    @span("oracle")
     def truth(self, inputs: list[Any], seed: int, operands: Rounding | None = None) -> Any:
         """Output in float64."""
 
@@ -120,7 +146,15 @@ class ReferenceModel:
                 self.notes.append(note)
         if _few(inputs):
             self._placed(mode, started)
+        if self._replays is None and self._worth_a_graph(mode):
+            self._replays = Replays(self.model)
         return output
+
+    def _worth_a_graph(self, mode: Float64Mode) -> bool:
+        """Whether replaying the working precision may be quicker than running it; in training mode
+        each run leaves other statistics behind."""
+        many = mode.operations >= _MANY_OPERATIONS and not mode.drew
+        return many and self.device.startswith("cuda") and not self.model.training
 
     def _placed(self, mode: Float64Mode, started: float) -> None:
         """Where the oracle runs from now on, after a run that began at ``started``."""
