@@ -29,7 +29,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 CANDIDATES = ROOT / "tests" / "candidates" / "gpu"
 # Part -> seconds that it may take.
-PARTS = {"attributes": 25, "operators": 50, "languages": 60, "sanitize": 80, "ncu": 25}
+PARTS = {"attributes": 25, "operators": 50, "languages": 200, "sanitize": 80, "ncu": 25}
 BLOCKS = (32, 64, 96, 128, 256, 384, 512, 1024)
 DYNAMIC = (0, 1024, 16 << 10, 48 << 10, 100 << 10, 200 << 10)
 # Candidate -> tool that must find something in it, or "" where none may.

@@ -118,13 +118,12 @@ def _sanitized(inspection: Inspection, request: Path) -> Inspection:
 
 
 def _counted(inspection: Inspection, request: Path) -> Inspection:
-    counted = {
-        assemble.plain_name(name): values
-        for name, values in watch.count(request, _TOOL_SECONDS).items()
-    }
+    counted = watch.count(request, _TOOL_SECONDS)
     kernels = [
-        kernel.model_copy(update={"counters": counted.get(assemble.demangled(kernel.symbol), {})})
+        kernel.model_copy(update={"counters": counted.pop(kernel.symbol, {})})
         for kernel in inspection.kernels
     ]
-    outcomes = {**inspection.tools, "ncu": units.many(len(counted), "kernel") + " counted"}
-    return inspection.model_copy(update={"kernels": tuple(kernels), "tools": outcomes})
+    own = sum(bool(kernel.counters) for kernel in kernels)
+    text = f"{units.many(own + len(counted), 'kernel')} counted, {own} of them the candidate's"
+    update = {"kernels": tuple(kernels), "tools": {**inspection.tools, "ncu": text}}
+    return inspection.model_copy(update=update)

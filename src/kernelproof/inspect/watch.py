@@ -101,7 +101,7 @@ def _place(line: str) -> tuple[str, str]:
 
 
 def count(request: Path, timeout: float) -> dict[str, dict[str, float]]:
-    """Counters of the first launch of each kernel, by its name, with ncu.
+    """Counters of the first launch of each kernel, by its symbol, with ncu.
 
     Raises:
         UnsupportedError: ncu is missing.
@@ -109,8 +109,10 @@ def count(request: Path, timeout: float) -> dict[str, dict[str, float]]:
         CandidateTimeout: it did not end in time.
     """
     found = tools.require("ncu", "--ncu")
-    command = [found, "--csv", "--page", "raw", "--print-units", "base", "--target-processes",
-               "all", "--metrics", ",".join(COUNTERS)]  # fmt: skip
+    # Symbols: the demangler of ncu writes template arguments in a way of its own.
+    command = [found, "--csv", "--page", "raw", "--print-units", "base", "--print-kernel-base",
+               "mangled", "--target-processes", "all",
+               "--metrics", ",".join(COUNTERS)]  # fmt: skip
     text = _watched([*command, *_target(request)], "ncu", timeout)
     counters = parse_counters(text.splitlines())
     if not counters:

@@ -21,7 +21,7 @@ from kernelproof.worker.inputs import Placed, bits, leaves_of, mapped, without_r
 # A graph holds this many calls, so that the cost of a replay (a few microseconds) is spread thin;
 # fewer where they take longer than this in all, which then hide that cost by themselves.
 _GRAPH_CALLS = 50
-_GRAPH_SECONDS = 0.05
+_GRAPH_SECONDS = 0.02
 # Untimed calls: as many, or fewer where they take longer than this.
 _WARM_CALLS = 3
 _WARM_SECONDS = 20e-3
