@@ -8,7 +8,8 @@ from pathlib import Path
 
 from kernelproof.errors import UsageError
 from kernelproof.report import units
-from kernelproof.report.text import fewest_bits, main_clock, main_series, ratio_to, worst_ratio
+from kernelproof.report.text import main_clock, main_series, ratio_to
+from kernelproof.report.verdicts import fewest_bits, worst_ratio
 from kernelproof.store import Store, read_json, write_json
 from kernelproof.types import BoardRow, Compared, Comparison, Ratio, Record, Side
 

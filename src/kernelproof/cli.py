@@ -56,7 +56,7 @@ from kernelproof.suite import commands as suite_commands
 from kernelproof.suite.verdict_commands import app as suite_app
 
 if TYPE_CHECKING:
-    from kernelproof.pipeline import Options
+    from kernelproof.options import Options
     from kernelproof.types import Record
 
 app = typer.Typer(
@@ -272,7 +272,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _options(**fields: Any) -> Options:
-    from kernelproof.pipeline import Options
+    from kernelproof.options import Options
 
     return Options(**fields)
 

@@ -13,14 +13,15 @@ from kernelproof.ahead import Ahead
 from kernelproof.baselines import EAGER, Baseline
 from kernelproof.resize import tensor_bytes
 from kernelproof.rivals import Rival, TimedRival
-from kernelproof.subject import CandidateProcess, Timed, TimedModule
+from kernelproof.subject import CandidateProcess
+from kernelproof.timed_worker import Timed, TimedModule
 from kernelproof.timeline import span
 from kernelproof.timing import Entrant, Fresh, Picks
 from kernelproof.types import Case
 from kernelproof.worker import packing
 
 if TYPE_CHECKING:
-    from kernelproof.pipeline import Options
+    from kernelproof.options import Options
     from kernelproof.problem import Reference
 
 _FLOOR = Path(__file__).parent / "timing" / "floor.py"

@@ -19,7 +19,7 @@ from kernelproof.timeline import span
 from kernelproof.types import Case, Check, Inspection, LibraryUse, Timing, Verdict
 
 if TYPE_CHECKING:
-    from kernelproof.pipeline import Options
+    from kernelproof.options import Options
 
 # Larger cases are not profiled where there are others.
 _PROFILED_BYTES = 16 << 20

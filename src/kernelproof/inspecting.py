@@ -148,7 +148,7 @@ def _captured(
     hides: Sequence[str], watched: Callable[[Worker], None] = lambda _: None,
 ) -> tuple[list[KernelFacts], list[str]]:  # fmt: skip
     """The kernels of a candidate, called as ``payload`` says where it is given; and notes."""
-    from kernelproof.pipeline import Options
+    from kernelproof.options import Options
 
     with CandidateProcess(found, "cpu", Options(), hides) as subject:
         watched(subject.worker)

@@ -22,6 +22,7 @@ from kernelproof.ahead import Ahead, many_processors
 from kernelproof.candidate import find as find_candidate
 from kernelproof.errors import CandidateError, UsageError
 from kernelproof.importing import uncollected
+from kernelproof.options import Options as Options
 from kernelproof.subject import CandidateProcess, payload_of
 from kernelproof.timeline import span
 from kernelproof.types import (
@@ -31,7 +32,6 @@ from kernelproof.types import (
     Check,
     Evidence,
     Inspection,
-    Level,
     LibraryUse,
     Problem,
     Progress,
@@ -57,47 +57,6 @@ _EXTRA_SECONDS = 60.0
 _LARGE_SECONDS = 600.0
 # Cases with larger inputs are left out of an emulated check, unless it is thorough.
 _EMULATED_BYTES = 4 << 20
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """How to judge.
-
-    ``device``: "cpu", "cuda", "cuda:1"; None chooses by the candidate's language and the machine.
-    ``seeds``: random inputs for the first case (others get two). ``seed``: replays a run's seeds;
-    None draws them secretly. ``cases``: names, all when empty. ``baselines``: names to time beside;
-    None for all that are usual. ``vs``: other candidates to time beside; see `rivals.find`, for
-    whose "best" ``store`` is asked. ``rounds``, ``seconds``: at most so many of the timing.
-    ``sizes`` and ``shrink_to``: see `problem.load`; ``case_sizes``: other values for keywords of
-    the case that is timed.
-    ``level``: "quick" (one seed, declared cases), "default" (also families and layouts of the first
-    case) or "thorough" (those of every case, twice the seeds, other sizes).
-    ``build_timeout``, ``call_timeout``, ``compile_timeout``: seconds. ``memory``: bytes that the
-    candidate and what it starts may hold; a share of what is available by default.
-    ``large``: also the cases past 2^31 elements, whose calls may take ten minutes.
-    ``training``: reference, candidate and baselines are in training mode; see `types.Problem`.
-    """
-
-    device: str | None = None
-    seeds: int = 5
-    seed: int | None = None
-    level: Level = "default"
-    cases: tuple[str, ...] = ()
-    max_bytes: int | None = None
-    sizes: tuple[tuple[str, int], ...] = ()
-    case_sizes: tuple[tuple[str, int], ...] = ()
-    shrink_to: int | None = None
-    baselines: tuple[str, ...] | None = None
-    build_timeout: float = 600.0
-    call_timeout: float = 60.0
-    compile_timeout: float = 120.0
-    memory: int | None = None
-    large: bool = False
-    rounds: int = 160
-    seconds: float = 10.0
-    vs: tuple[str, ...] = ()
-    store: str | None = None
-    training: bool = False
 
 
 def judge(

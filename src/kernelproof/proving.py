@@ -37,7 +37,7 @@ def prove(
     """Build, check, time and inspect a candidate, and keep it with all its sources.
 
     Args:
-        device, seed: as of `pipeline.Options`.
+        device, seed: as of `options.Options`.
 
     Raises:
         UsageError: as `pipeline.judge`; a candidate of more than 16 MiB, or one that changes while

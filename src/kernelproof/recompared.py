@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Literal
 
 from kernelproof.report import units
-from kernelproof.report.text import main_clock, main_series, output_ratio, worst_ratio
+from kernelproof.report.text import main_clock, main_series
+from kernelproof.report.verdicts import output_ratio, worst_ratio
 from kernelproof.types import (
     Check,
     Clock,

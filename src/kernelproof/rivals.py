@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from kernelproof import candidate as candidates
 from kernelproof.errors import CandidateError, UsageError
-from kernelproof.subject import CandidateProcess, Timed
+from kernelproof.subject import CandidateProcess
+from kernelproof.timed_worker import Timed
 from kernelproof.timing import Fresh, Picks
 from kernelproof.types import Candidate, Case, Problem, Record
 

@@ -11,7 +11,8 @@ from kernelproof import candidate as candidates
 from kernelproof import diagnosis, lease, pipeline, sources
 from kernelproof import problem as problems
 from kernelproof.errors import CandidateError
-from kernelproof.report.text import fewest_bits, main_clock, main_series, ratio_to, worst_ratio
+from kernelproof.report.text import main_clock, main_series, ratio_to
+from kernelproof.report.verdicts import fewest_bits, worst_ratio
 from kernelproof.subject import CandidateProcess, payload_of
 from kernelproof.types import (
     Candidate,

@@ -17,7 +17,7 @@ from kernelproof.errors import UsageError
 from kernelproof.types import Progress, Record, SweepPoint, silent
 
 if TYPE_CHECKING:
-    from kernelproof.pipeline import Options
+    from kernelproof.options import Options
     from kernelproof.problem import Reference
 
 _FORM = "NAME=FROM:TO:xFACTOR or NAME=FROM:TO:+STEP, such as S=64:65536:x2"

@@ -10,7 +10,8 @@ from kernelproof.contestants import Field, Race
 from kernelproof.errors import CandidateError
 from kernelproof.resize import tensor_bytes
 from kernelproof.rivals import TimedRival, mismatch
-from kernelproof.subject import CLOCKS, CandidateProcess, Timed, threads
+from kernelproof.subject import CandidateProcess, threads
+from kernelproof.timed_worker import CLOCKS, Timed
 from kernelproof.timeline import span
 from kernelproof.timing import Budget, Entrant, Picks, clocks, measure
 from kernelproof.types import Call, Check, Clock, Progress, Status, Timing, Verdict

@@ -63,7 +63,7 @@ def _timed(
     inspection: Inspection, device: Device, candidate: Candidate, payload: Any,
     hides: Sequence[str],
 ) -> Inspection:  # fmt: skip
-    from kernelproof.pipeline import Options
+    from kernelproof.options import Options
 
     constructed, inputs, _ = payload
     with CandidateProcess(candidate, "cuda", Options(), hides) as subject:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from kernelproof.report import detail, render, summary, text, units
+from kernelproof.report import detail, render, summary, text, units, verdicts
 from kernelproof.types import (
     Build,
     Candidate,
@@ -407,7 +407,7 @@ def test_errors_stand_beside_those_of_the_reference() -> None:
     lines = detail(passing()).split("\n")
     start = next(n for n, line in enumerate(lines) if line.startswith("errors against float64"))
     head, candidate, reference = lines[start + 1 : start + 4]
-    assert head.split() == text.ERROR_COLUMNS
+    assert head.split() == verdicts.ERROR_COLUMNS
     assert candidate.split()[:6] == ["out", "candidate", "1.3e-04", "1.6e-05", "3.8e-04", "524"]
     assert "edge, seed 1" in candidate  # the worse of the two runs
     assert reference.split()[0] == "reference"

@@ -10,7 +10,7 @@ import html
 import math
 from collections.abc import Sequence
 
-from kernelproof.report import text, units
+from kernelproof.report import units, verdicts
 from kernelproof.types import OutputVerdict, Run, Verdict
 
 _MOST_CASES = 60
@@ -52,7 +52,7 @@ def _worst(verdict: Verdict) -> dict[tuple[str, str], _Worst]:
     found: dict[tuple[str, str], _Worst] = {}
     for run in verdict.runs:
         for output in run.outputs:
-            ratio = text.output_ratio(output)
+            ratio = verdicts.output_ratio(output)
             if ratio is None:
                 continue
             size = math.inf if math.isnan(ratio) else ratio / verdict.limit

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from kernelproof.report import inspection, page, pictures, text, times, units
+from kernelproof.report import inspection, page, pictures, text, times, units, verdicts
 from kernelproof.types import Contestant, Inspection, Record, Run, Timing
 
 # A linear axis shows bars of a wider span as slivers.
@@ -23,7 +23,7 @@ _CLOCKS = (("device", "#4a86d8", ""), ("host", "#d08a2e", "/"))
 _FAINT = {"fillmode": "overlay", "fgopacity": 0.25}
 _RUN_HEAD = ("case", "seed", "status", "output", "proof", "limit", *units.ERROR_HEAD, "message")
 # What record.html takes beside a view.
-HEADS = {"error_head": text.ERROR_COLUMNS, "run_head": _RUN_HEAD}
+HEADS = {"error_head": verdicts.ERROR_COLUMNS, "run_head": _RUN_HEAD}
 
 
 def render(records: Sequence[Record]) -> str:
@@ -58,7 +58,7 @@ def _inspection_view(found: Inspection | None) -> list[tuple[str, list[str]]]:
 def record_view(number: int, record: Record) -> dict[str, Any]:
     """What record.html shows of a record; ``number`` tells the records of a page apart."""
     verdict, timing = record.verdict, record.timing
-    details, log = text.long_details(record), units.plain(record.build.log).strip("\n")
+    details, log = verdicts.long_details(record), units.plain(record.build.log).strip("\n")
     return {
         "anchor": f"record-{number}",
         "status": record.status,
@@ -71,17 +71,17 @@ def record_view(number: int, record: Record) -> dict[str, Any]:
         "next": _next_step(record),
         "reproducer": units.plain(record.reproducer),
         "inspection": _inspection_view(record.inspection),
-        "reasons": text.reasons(record),
-        "failures": text.failure_lines(record),
+        "reasons": verdicts.reasons(record),
+        "failures": verdicts.failure_lines(record),
         "details": details,
         "log": "" if log in details else log,
         "checks": [
             (check.outcome, units.one_line(check.name), units.one_line(check.message))
-            for check in text.told_checks(verdict)
+            for check in verdicts.told_checks(verdict)
         ],
-        "check_counts": text.check_counts(verdict),
+        "check_counts": verdicts.check_counts(verdict),
         "notes": text.notes(record),
-        "errors": text.error_rows(verdict),
+        "errors": verdicts.error_rows(verdict),
         "limit": units.ratio(verdict.limit),
         "timing": _timing_view(timing) if timing else None,
         "chart": page.markup(_chart(f"chart-{number}", timing) if timing else ""),
@@ -135,7 +135,7 @@ def _run_rows(run: Run, limit: float) -> list[list[str]]:
             *start,
             run.status if output.passed or run.status != "pass" else "wrong",
             units.one_line(output.name),
-            units.ratio(text.output_ratio(output)),
+            units.ratio(verdicts.output_ratio(output)),
             units.ratio(limit),
             *units.error_cells(output.figures),
             units.one_line(output.message or run.message),

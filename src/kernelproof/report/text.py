@@ -6,22 +6,17 @@ functions without an underscore below them choose what to show; the HTML report 
 
 from __future__ import annotations
 
-import math
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from kernelproof.report import inspection, speed, times, units
+from kernelproof.report import inspection, speed, times, units, verdicts
 from kernelproof.types import (
-    Check,
     Contestant,
-    OutputVerdict,
     Ratio,
     Record,
-    Run,
     Series,
     Timing,
-    Verdict,
 )
 
 _YES = {True: "yes", False: "no"}
@@ -32,7 +27,6 @@ SUMMARY_HEAD += ["compat", "time", "vs eager", "best other"]
 _SUMMARY_ALIGN = "<<<<><><><<"
 # The columns that may be cut, first to last, and to how many characters.
 _SUMMARY_ELASTIC = {0: 8, 1: 12, 5: 5}
-ERROR_COLUMNS = ["output", "of", *units.ERROR_HEAD, "like", "proof", "case"]
 
 
 def summary(records: Sequence[Record]) -> str:
@@ -71,9 +65,9 @@ def summary_row(record: Record) -> list[str]:
         units.one_line(record.candidate.name),
         record.status,
         verdict.evidence,
-        units.bits(fewest_bits(verdict)),
+        units.bits(verdicts.fewest_bits(verdict)),
         units.precision(verdict.looks_like) or units.MISSING,
-        units.proof(worst_ratio(verdict), verdict.limit),
+        units.proof(verdicts.worst_ratio(verdict), verdict.limit),
         _YES[verdict.compat] if verdict.runs else units.MISSING,
     ]
     if timing is None:
@@ -107,125 +101,13 @@ def verdict_line(record: Record) -> str:
     verdict = record.verdict
     if not verdict.runs:
         return ""
-    ratio = worst_ratio(verdict)
+    ratio = verdicts.worst_ratio(verdict)
     proof = f"proof {_YES[verdict.proof]}"
     if ratio is not None:
         proof += f" (worst ratio {units.ratio(ratio)}, limit {units.ratio(verdict.limit)})"
     like = f", looks like {units.one_line(verdict.looks_like)}" if verdict.looks_like else ""
-    bits = units.bits(fewest_bits(verdict))
+    bits = units.bits(verdicts.fewest_bits(verdict))
     return f"{proof}; compat {_YES[verdict.compat]}; effective bits {bits}{like}"
-
-
-def output_ratio(output: OutputVerdict) -> float | None:
-    """The proof ratio that decides about one output: the larger one, NaN counting as largest;
-    ``None`` where no errors were taken, as for a wrong shape."""
-    if output.figures is None:
-        return None
-    return _worst((output.ratio_rows, output.ratio_all))
-
-
-def worst_outputs(verdict: Verdict) -> list[tuple[Run, OutputVerdict]]:
-    """For each output name, in order of appearance, the run in which it did worst."""
-    worst: dict[str, tuple[Run, OutputVerdict]] = {}
-    for run in verdict.runs:
-        for output in run.outputs:
-            held = worst.get(output.name)
-            if held is None or _badness(output) > _badness(held[1]):
-                worst[output.name] = (run, output)
-    return list(worst.values())
-
-
-def worst_ratio(verdict: Verdict) -> float | None:
-    """The largest proof ratio of all runs, ``None`` where nothing was compared."""
-    ratios = (output_ratio(output) for run in verdict.runs for output in run.outputs)
-    return _worst(ratio for ratio in ratios if ratio is not None)
-
-
-def fewest_bits(verdict: Verdict) -> float | None:
-    """The lowest effective bits of all runs, ``None`` where nothing was compared."""
-    outputs = (output for run in verdict.runs for output in run.outputs)
-    values = [output.figures.effective_bits for output in outputs if output.figures]
-    return min(values, key=lambda value: -math.inf if math.isnan(value) else value, default=None)
-
-
-def failures(verdict: Verdict) -> list[tuple[Run, OutputVerdict | None]]:
-    """Each failed output, worst first, then each failed run that has no failed output."""
-    found = [(run, output) for run in verdict.runs for output in run.outputs if not output.passed]
-    found.sort(key=lambda pair: _badness(pair[1]), reverse=True)
-    told = {id(run) for run, _ in found}
-    bare = (run for run in verdict.runs if run.status != "pass" and id(run) not in told)
-    return [*found, *((run, None) for run in bare)]
-
-
-def error_rows(verdict: Verdict) -> list[list[str]]:
-    """Rows under ``ERROR_COLUMNS``: two an output, the candidate's figures above those of the
-    reference, from the run in which the candidate did worst."""
-    rows = []
-    for run, output in worst_outputs(verdict):
-        if output.figures is None:
-            continue
-        ratio = units.proof(output_ratio(output), verdict.limit)
-        like = units.one_line(output.looks_like) or units.MISSING
-        name, place = units.one_line(output.name), f"{units.one_line(run.name)}, seed {run.seed}"
-        rows.append([name, "candidate", *units.error_cells(output.figures), like, ratio, place])
-        rows.append(["", "reference", *units.error_cells(output.reference), "", "", ""])
-    return rows
-
-
-def told_checks(verdict: Verdict) -> list[Check]:
-    """The checks to speak of: failed ones, then notes."""
-    told = (check for check in verdict.checks if check.outcome in ("fail", "note"))
-    return sorted(told, key=lambda check: check.outcome)
-
-
-def check_counts(verdict: Verdict) -> str:
-    """How many checks passed, failed and were skipped."""
-    words = {"pass": "passed", "fail": "failed", "skip": "skipped"}
-    counts = {o: sum(check.outcome == o for check in verdict.checks) for o in words}
-    return ", ".join(f"{units.count(n)} {words[o]}" for o, n in counts.items() if n)
-
-
-def failure_lines(record: Record) -> list[list[str]]:
-    """For each failure a line with its place and lines that say how it failed, without those that
-    ``reasons`` has already."""
-    told = "\n".join(units.one_line(reason) for reason in reasons(record))
-    every = (_failure(run, output) for run, output in failures(record.verdict))
-    return [[first, *(line for line in rest if line not in told)] for first, *rest in every]
-
-
-def _failure(run: Run, output: OutputVerdict | None) -> list[str]:
-    where = f"case {units.one_line(run.name)}, seed {run.seed}"
-    message = units.one_line(run.message)
-    if output is None:
-        return [f"{where}: {units.MEANING[run.status]}", message]
-    dtype = units.one_line(output.dtype).removeprefix("torch.")
-    lines = [f"{where}: {units.one_line(output.name)}, {dtype} {units.shape(output.shape)}"]
-    if output.wrong:
-        total = units.many(math.prod(output.shape), "element")
-        lines[0] += f": {units.count(output.wrong)} of {total} wrong"
-    own, index = units.one_line(output.message), units.shape(output.worst_index)
-    # A message often names the worst element itself, and a run often repeats its output's message.
-    if (output.wrong or output.figures) and index not in own:
-        got, expected = units.number(output.worst_got), units.number(output.worst_expected)
-        lines.append(f"worst at {index}: got {got}, expected {expected}")
-    return [*lines, own] if own and own in message else [*lines, own, message]
-
-
-def reasons(record: Record) -> list[str]:
-    """The messages of verdict and build, each once."""
-    build = "" if record.status == "pass" else record.build.message
-    texts = (units.plain(text).strip() for text in (record.verdict.message, build))
-    return list(dict.fromkeys(text for text in texts if text))
-
-
-def long_details(record: Record) -> list[str]:
-    """Compiler lines or tracebacks that belong to a failure, each once; else the log."""
-    if record.status == "pass":
-        return []
-    texts = (units.plain(text).strip("\n") for text in (record.verdict.detail, record.build.detail))
-    found = list(dict.fromkeys(text for text in texts if text.strip()))
-    log = units.plain(record.build.log).strip("\n")
-    return found or ([log] if log.strip() else [])
 
 
 def notes(record: Record) -> list[str]:
@@ -315,7 +197,7 @@ def next_command(record: Record) -> str:
         return "kernelproof doctor"
     if record.status != "pass":
         # The worst failure alone, which is the quickest way to see whether a change mends it.
-        cases = [run.name for run, _ in failures(record.verdict)][:1]
+        cases = [run.name for run, _ in verdicts.failures(record.verdict)][:1]
         case = "".join(f" --case {shlex.quote(units.one_line(name))}" for name in cases)
         return f"kernelproof check {files}{case} --seed {record.seed}"
     if record.timing is None and record.verdict.evidence in ("device", "cpu"):
@@ -333,20 +215,20 @@ def _status(record: Record) -> Iterator[str]:
 
 
 def _why(record: Record) -> Iterator[str]:
-    if record.status == "pass" and not reasons(record):
+    if record.status == "pass" and not verdicts.reasons(record):
         return
     yield "why" if record.status != "pass" else "message"
-    for reason in reasons(record):
+    for reason in verdicts.reasons(record):
         for line in reason.split("\n"):
             yield from units.wrapped(line, "  ")
-    failed = failure_lines(record)
+    failed = verdicts.failure_lines(record)
     for first, *rest in failed[:_SHOWN_FAILURES]:
         yield f"  {first}"
         for line in rest:
             yield from units.wrapped(line, "    ")
     if len(failed) > _SHOWN_FAILURES:
         yield f"  and {units.many(len(failed) - _SHOWN_FAILURES, 'more failure')}"
-    for text in long_details(record):
+    for text in verdicts.long_details(record):
         lines = text.split("\n")
         if record.status != "compile_error" and len(lines) > _SHOWN_LINES:
             yield f"    .. {units.many(len(lines) - _SHOWN_LINES, 'earlier line')} in the record"
@@ -357,18 +239,18 @@ def _why(record: Record) -> Iterator[str]:
 def _errors(record: Record) -> Iterator[str]:
     if line := verdict_line(record):
         yield line
-    if rows := error_rows(record.verdict):
+    if rows := verdicts.error_rows(record.verdict):
         yield "\nerrors against float64, worst run of each output"
-        yield from units.table([ERROR_COLUMNS, *rows], "<<>>>>><><", indent="  ")
+        yield from units.table([verdicts.ERROR_COLUMNS, *rows], "<<>>>>><><", indent="  ")
 
 
 def _checks(record: Record) -> Iterator[str]:
     checks, remarks = record.verdict.checks, notes(record)
     if not checks and not remarks:
         return
-    counts = check_counts(record.verdict)
+    counts = verdicts.check_counts(record.verdict)
     yield f"checks: {counts}" if counts else "checks"
-    told = told_checks(record.verdict)
+    told = verdicts.told_checks(record.verdict)
     rows = [
         [check.outcome, units.one_line(check.name), units.one_line(check.message)] for check in told
     ]
@@ -387,17 +269,6 @@ def _times(record: Record) -> Iterator[str]:
     yield "  ratio: time of the baseline over time of the candidate"
     yield from (f"  {line}" for line in time_facts(timing))
     yield from times.lines(timing, contestants(timing))
-
-
-def _worst(ratios: Iterable[float]) -> float | None:
-    return max(ratios, key=lambda ratio: math.inf if math.isnan(ratio) else ratio, default=None)
-
-
-def _badness(output: OutputVerdict) -> tuple[bool, float, int]:
-    ratio = output_ratio(output)
-    if ratio is None or math.isnan(ratio):
-        ratio = 0.0 if output.passed else math.inf
-    return not output.passed, ratio, output.wrong
 
 
 def _problem_word(record: Record) -> str:

@@ -237,7 +237,7 @@ def given(**fields: Any) -> dict[str, Any]:
     """Those of ``fields`` that are not what `pipeline.Options` has by itself, as JSON has them."""
     import dataclasses
 
-    from kernelproof.pipeline import Options
+    from kernelproof.options import Options
 
     usual = {f.name: f.default for f in dataclasses.fields(Options)}
     return {k: v for k, v in fields.items() if v != usual[k]}

@@ -27,7 +27,7 @@ class Sources(Frozen):
 
 
 class Request(Frozen):
-    """How a record was asked for: the fields of `pipeline.Options` that decide what is judged."""
+    """How a record was asked for: the fields of `options.Options` that decide what is judged."""
 
     level: Level = "default"
     seeds: int = 5

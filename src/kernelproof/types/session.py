@@ -18,7 +18,7 @@ class Rules(Frozen):
     """What a session allows. ``budget``: calls; ``costs``: what one of a kind takes from it (1
     where nothing is said). ``seconds``: after this time nothing is tried any more. ``level`` of its
     checks and ``submit_level`` of its submission; ``timing_seconds`` and ``rounds``: at most, of a
-    timing; the rest is as of `pipeline.Options`."""
+    timing; the rest is as of `options.Options`."""
 
     budget: int = 50
     seconds: float | None = None

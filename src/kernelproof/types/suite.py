@@ -16,7 +16,7 @@ ItemStatus = Status | Literal["missing", "lost", "fault"]
 class SuiteRun(Frozen):
     """How a suite is judged. ``path``, ``format``, ``level`` and ``candidates`` are what it was
     loaded from, so that a run can be resumed by its id alone. ``options``: fields of
-    `pipeline.Options` that are not the default, as JSON has them. ``count``: items."""
+    `options.Options` that are not the default, as JSON has them. ``count``: items."""
 
     id: str
     created: datetime.datetime

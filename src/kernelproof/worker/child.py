@@ -23,7 +23,6 @@ from __future__ import annotations
 import contextlib
 import importlib.abc
 import importlib.machinery
-import inspect
 import socket
 import sys
 import time
@@ -34,10 +33,11 @@ from pathlib import Path
 from typing import Any
 
 from kernelproof import launching
-from kernelproof.errors import CandidateError, CompileError, ContractError
+from kernelproof.errors import CandidateError, CompileError
 from kernelproof.importing import import_file
 from kernelproof.seeding import seed_all
 from kernelproof.worker import packing, wire, wrapping
+from kernelproof.worker.constructing import constructed, factory_of
 from kernelproof.worker.inputs import Placed, leaves_of
 from kernelproof.worker.profiling import profiled
 from kernelproof.worker.sampling import Sampler
@@ -135,11 +135,11 @@ class Host:
             _prepare_toolchain(request["language"])
             self.source = import_file(Path(self.path), request["kind"])
         imported = time.perf_counter() - started
-        factory = _factory(self.source, request["attr"], self.path)
+        factory = factory_of(self.source, request["attr"], self.path)
         args, kwargs, seed, state = payload
         seed_all(seed, self.device != "cpu")
         with self._launches():
-            self.module, weights, alike = _construct(factory, args, kwargs, state)
+            self.module, weights, alike = constructed(factory, args, kwargs, state)
         if isinstance(self.module, torch.nn.Module):
             self.module = self.module.to(self.device).train(bool(request.get("training")))
         self.captured = self.module
@@ -265,80 +265,6 @@ def _prepare_toolchain(language: str) -> None:
     from kernelproof.build import prepare
 
     prepare(language)
-
-
-def _factory(source: Any, attr: str, path: str) -> Any:
-    """The class or function to judge. ``attr`` is a class name, or ``BASELINES:<name>``."""
-    if attr.startswith("BASELINES:"):
-        return source.BASELINES[attr.removeprefix("BASELINES:")]
-    found = getattr(source, attr, None)
-    if found is None:
-        names = [
-            n
-            for n, v in vars(source).items()
-            if inspect.isclass(v) and v.__module__ == source.__name__
-        ]
-        seen = f"; it defines {', '.join(names)}" if names else ""
-        raise ContractError(
-            f"{Path(path).name} has no class `{attr}`{seen}. A candidate is a module with "
-            f"`class {attr}(nn.Module)` whose constructor and forward take what Model's take"
-        )
-    return found
-
-
-def _construct(factory: Any, args: Any, kwargs: Any, state: Any) -> tuple[Any, str, bool | None]:
-    """The module, how it took over the weights ``state``, and whether it had drawn the same."""
-    import torch
-
-    if not (inspect.isclass(factory) and issubclass(factory, torch.nn.Module)):
-        if inspect.isclass(factory):
-            raise ContractError(f"`{factory.__name__}` is not a torch.nn.Module")
-        return _Function(factory), "a function: no weights", None
-    module = factory(*args, **kwargs)
-    alike = _alike(module, state)
-    return module, _take_weights(module, state), alike
-
-
-class _Function:
-    """A baseline that is a plain function of forward's arguments."""
-
-    def __init__(self, function: Any) -> None:
-        self.function = function
-
-    def __call__(self, *args: Any) -> Any:
-        return self.function(*args)
-
-
-def _alike(module: Any, state: Any) -> bool | None:
-    """Whether the module's weights are those of ``state``, one by one, as its constructor has left
-    them; None where there are none. Harnesses that copy none compare by such weights."""
-    import torch
-
-    if not state:
-        return None
-    mine, wanted = list(module.state_dict().values()), list(state.values())
-    return len(mine) == len(wanted) and all(
-        a.dtype == b.dtype and torch.equal(a.cpu(), b) for a, b in zip(mine, wanted, strict=True)
-    )
-
-
-def _take_weights(module: Any, state: Any) -> str:
-    """Load the reference's weights; returns how they matched."""
-    import torch
-
-    mine = module.state_dict()
-    if not state:
-        return "the reference has no weights"
-    with contextlib.suppress(RuntimeError):
-        module.load_state_dict(state, strict=True)
-        return "by name (strict)"
-    mine_list, state_list = list(mine.values()), list(state.values())
-    if [tuple(t.shape) for t in mine_list] == [tuple(t.shape) for t in state_list]:
-        with torch.no_grad():
-            for own, given in zip(mine_list, state_list, strict=True):
-                own.copy_(given)
-        return "by order and shape"
-    return f"same seed only: {len(mine_list)} tensors in state_dict, {len(state_list)} expected"
 
 
 def _shared(left: list[Any], right: list[Any]) -> list[list[int]]:

@@ -1,0 +1,177 @@
+"""Modules in workers of their own, as the timing sees them."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, wait
+from typing import TYPE_CHECKING, Any
+
+from kernelproof.errors import CandidateCrash
+from kernelproof.subject import form, nonsense, threads
+from kernelproof.timing import Drawn, Fresh, Picks
+from kernelproof.types import Clock
+from kernelproof.worker import Worker, packing
+
+if TYPE_CHECKING:
+    from kernelproof.options import Options
+
+# The clocks that a contestant can have; those of single calls on a GPU have inputs of their own.
+CLOCKS: tuple[Clock, ...] = ("host", "device", "cold", "single", "warm")
+_PART = {"cold": 1, "single": 2}
+_PREPARED = {"first": float, "host": float, "graph": int, "problem": str}
+_SAMPLED = {"readings": list, "kept": int}
+
+
+class Timed:
+    """A module that its worker has loaded, as the timing sees it.
+
+    Args:
+        fresh: where its inputs come from.
+        timeout: of a request, in seconds.
+        picks: where outputs of timed calls go, to be checked; None for a contestant whose outputs
+            nobody asks about.
+        only: what of a set of inputs it takes.
+        built: seconds that import (with what it compiles) and construction took.
+    """
+
+    def __init__(
+        self, worker: Worker, fresh: Fresh, timeout: float, picks: Picks | None = None,
+        only: Callable[[list[Any]], list[Any]] = list, built: tuple[float, float] = (0.0, 0.0),
+    ) -> None:  # fmt: skip
+        self.worker = worker
+        self.fresh = fresh
+        self.graph_calls = 0
+        self.timeout = timeout
+        self.picks = picks
+        self.only = only
+        self.built = built
+        self.nonsense = ""
+        self.sent: list[Drawn] = []
+        # By clock and round: seconds of a request, by the clock of this process, per call and
+        # beyond what the worker reports.
+        self.outside: dict[Clock, dict[int, float]] = {clock: {} for clock in CLOCKS}
+        self.woken = -1
+        self._early: Future[dict[str, Any]] | None = None
+
+    def start(self, pool: Executor) -> None:
+        """Prepare in the background; `prepare` then waits for it. The inputs of round 0 must have
+        been drawn."""
+        self._early = pool.submit(self._prepared)
+
+    def stop(self) -> None:
+        """End what runs in the background."""
+        if self._early is not None and not self._early.cancel() and not self._early.done():
+            self.worker.kill()
+            # The thread sees its worker end, and cleans up.
+            self._early.exception()
+
+    def wait(self) -> None:
+        """Until what runs in the background is over, however it ended."""
+        if self._early is not None:
+            wait([self._early])
+
+    def prepare(self) -> dict[str, Any]:
+        return self._prepared() if self._early is None else self._early.result()
+
+    def _prepared(self) -> dict[str, Any]:
+        sets = self.fresh.sets(0, self.fresh.most)
+        answer: dict[str, Any] = self._ask("prepare", payload=self._payload(sets), graph=True)
+        form("prepare", answer, _PREPARED)
+        self.graph_calls = int(answer["graph"])
+        return {**answer, "build": self.built[0], "construction": self.built[1]}
+
+    def sample(self, clock: Clock, calls: int, number: int) -> list[float]:
+        # A graph goes round all sets; calls that are readings need one each.
+        wanted = self.fresh.most if self.fresh.cuda else 1 if clock == "warm" else calls
+        sets = self.fresh.sets(number, wanted, _PART.get(clock, 0))
+        return self._sampled(clock, calls, number, sets)
+
+    def again(self, calls: int, new: bool) -> list[float]:
+        """Readings of the host clock, on contents that are ``new`` or those of the last time."""
+        sets = [self.fresh.one() for _ in range(calls)] if new else self.sent
+        return self._sampled("host", calls, -1, sets, renew=new)
+
+    def once(self) -> None:
+        """One call on new inputs, from inputs sent to output received."""
+        drawn = self.fresh.one()
+        payload = (self.only(drawn.inputs), drawn.seed)
+        self._ask("call", payload=payload, poison=False, repeats=1)
+
+    def _sampled(
+        self, clock: Clock, calls: int, number: int, sets: list[Drawn], renew: bool = True
+    ) -> list[float]:
+        # Contents that the worker has already are not sent again: not for a second clock, and not
+        # where they are too large to be renewed in every round.
+        same = [s.seed for s in sets] == [s.seed for s in self.sent]
+        payload = self._payload(sets) if renew and not same else None
+        if number != self.woken or number < 0:
+            self._ask("warm")
+            self.woken = number
+        started = time.perf_counter()
+        answer = self._ask("sample", payload=payload, clock=clock, calls=calls)
+        taken = time.perf_counter() - started
+        form("sample", answer, _SAMPLED)
+        readings, kept = answer["readings"], int(answer["kept"])
+        if not readings or not all(isinstance(r, float) and 0 < r < math.inf for r in readings):
+            self.nonsense = f"the worker reported {readings!r:.80} as times per call"
+            raise CandidateCrash(self.nonsense)
+        # A loop on a GPU is one reading of many calls.
+        made = calls if clock in ("host", "device") and self.fresh.cuda else len(readings)
+        if self.picks is not None and number >= 0:
+            last = self.graph_calls if clock == "device" else made
+            self.picks.take(clock, last, number, sets, min(kept, last), self._collector(clock))
+        self.outside[clock][number] = taken / made - sum(readings) / len(readings)
+        return list(readings)
+
+    def _collector(self, clock: Clock) -> Callable[[int], Any]:
+        def collect(chosen: int) -> Any:
+            answer = self._ask("collect", clock=clock, numbers=[chosen])
+            if not isinstance(answer, list) or len(answer) != 1:
+                raise nonsense("collect", answer)
+            return answer[0]
+
+        return collect
+
+    def _payload(self, sets: list[Drawn]) -> list[bytes]:
+        """Each set by itself, for the worker to unpack when its turn comes."""
+        self.sent = sets
+        if self.only is list:
+            return [drawn.packed for drawn in sets]
+        return [packing.packed((d.seed, self.only(d.inputs))) for d in sets]
+
+    def _ask(self, do: str, **fields: Any) -> Any:
+        return self.worker.ask(do, timeout=self.timeout, **fields)
+
+
+def _new(name: str, compiles: bool) -> Worker:
+    return Worker(name)
+
+
+class TimedModule(Timed):
+    """A baseline in a worker of its own, which loads it when the timing prepares it.
+
+    ``worker``: gives one by name, and by whether it will compile.
+    """
+
+    def __init__(
+        self, name: str, path: str, attr: str, device: str, payload: Any, fresh: Fresh,
+        options: Options, wrap: str | None = None, only: Callable[[list[Any]], list[Any]] = list,
+        tf32: bool | None = None, worker: Callable[[str, bool], Worker] = _new,
+    ) -> None:  # fmt: skip
+        compiled = wrap is not None and wrap.startswith("compile")
+        timeout = options.compile_timeout if compiled else options.call_timeout
+        super().__init__(worker(name, compiled), fresh, timeout, only=only)
+        self.name = name
+        self.load = {
+            "path": path, "kind": "baseline", "attr": attr, "device": device, "wrap": wrap,
+            "language": "pytorch", "threads": threads(), "tf32": tf32,
+            "training": options.training,
+        }  # fmt: skip
+        self.payload = payload
+
+    def _prepared(self) -> dict[str, Any]:
+        loaded = self._ask("load", payload=self.payload, **self.load)
+        self.built = loaded["import_seconds"], loaded["construct_seconds"]
+        return super()._prepared()

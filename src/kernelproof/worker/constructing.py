@@ -1,0 +1,84 @@
+"""A worker's module: its class or function in the file, made and given the reference's weights."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from pathlib import Path
+from typing import Any
+
+from kernelproof.errors import ContractError
+
+
+def factory_of(source: Any, attr: str, path: str) -> Any:
+    """The class or function to judge. ``attr`` is a class name, or ``BASELINES:<name>``."""
+    if attr.startswith("BASELINES:"):
+        return source.BASELINES[attr.removeprefix("BASELINES:")]
+    found = getattr(source, attr, None)
+    if found is None:
+        names = [
+            n
+            for n, v in vars(source).items()
+            if inspect.isclass(v) and v.__module__ == source.__name__
+        ]
+        seen = f"; it defines {', '.join(names)}" if names else ""
+        raise ContractError(
+            f"{Path(path).name} has no class `{attr}`{seen}. A candidate is a module with "
+            f"`class {attr}(nn.Module)` whose constructor and forward take what Model's take"
+        )
+    return found
+
+
+def constructed(factory: Any, args: Any, kwargs: Any, state: Any) -> tuple[Any, str, bool | None]:
+    """The module, how it took over the weights ``state``, and whether it had drawn the same."""
+    import torch
+
+    if not (inspect.isclass(factory) and issubclass(factory, torch.nn.Module)):
+        if inspect.isclass(factory):
+            raise ContractError(f"`{factory.__name__}` is not a torch.nn.Module")
+        return _Function(factory), "a function: no weights", None
+    module = factory(*args, **kwargs)
+    alike = _alike(module, state)
+    return module, _take_weights(module, state), alike
+
+
+class _Function:
+    """A baseline that is a plain function of forward's arguments."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+
+    def __call__(self, *args: Any) -> Any:
+        return self.function(*args)
+
+
+def _alike(module: Any, state: Any) -> bool | None:
+    """Whether the module's weights are those of ``state``, one by one, as its constructor has left
+    them; None where there are none. Harnesses that copy none compare by such weights."""
+    import torch
+
+    if not state:
+        return None
+    mine, wanted = list(module.state_dict().values()), list(state.values())
+    return len(mine) == len(wanted) and all(
+        a.dtype == b.dtype and torch.equal(a.cpu(), b) for a, b in zip(mine, wanted, strict=True)
+    )
+
+
+def _take_weights(module: Any, state: Any) -> str:
+    """Load the reference's weights; returns how they matched."""
+    import torch
+
+    mine = module.state_dict()
+    if not state:
+        return "the reference has no weights"
+    with contextlib.suppress(RuntimeError):
+        module.load_state_dict(state, strict=True)
+        return "by name (strict)"
+    mine_list, state_list = list(mine.values()), list(state.values())
+    if [tuple(t.shape) for t in mine_list] == [tuple(t.shape) for t in state_list]:
+        with torch.no_grad():
+            for own, given in zip(mine_list, state_list, strict=True):
+                own.copy_(given)
+        return "by order and shape"
+    return f"same seed only: {len(mine_list)} tensors in state_dict, {len(state_list)} expected"
