@@ -45,7 +45,7 @@ def test_a_rounded_truth_passes(truth) -> None:
         (lambda t: t * 0, "very element is zero"),
         (lambda t: t.roll(1, 1), "hifted along axis 1: index i holds what belongs at i-1"),
         (lambda t: t.index_fill(0, torch.tensor([3]), math.nan), "NaN (only at index 3 (of 8) of"),
-        (lambda t: t + torch.eye(8, 16) * (torch.arange(16) == 5), "lie together"),
+        (lambda t: t + torch.eye(8, 16) * (torch.arange(16) == 5), "Wrong only at element [5, 5]"),
     ],
 )
 def test_a_failure_says_what_it_looks_like(truth, change, words: str) -> None:

@@ -83,13 +83,12 @@ def _combined(region: Region | None, found: Finding | None) -> str:
         return (
             _sentence(Finding(f"the wrong elements are {found.what}", found.look)) if found else ""
         )
-    what = f"wrong elements lie together, {region.where}".removesuffix(",")
-    look = region.look
+    what, look = f"wrong {region.where}", region.look
     if found:
-        what += f", and are {found.what}"
+        what = f"{what.removesuffix(',')}, where each is {found.what}"
         # A factor or an offset is a better start than a place; zeros are not.
         look = found.look if found.look and found.what != "zero" else look
-    return _sentence(Finding(what, look))
+    return _sentence(Finding(what.removesuffix(","), look))
 
 
 def _sentence(found: Finding | None) -> str:

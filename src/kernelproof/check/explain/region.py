@@ -49,7 +49,7 @@ def describe(mask: torch.Tensor) -> Region | None:
         return plane
     if count == 1:
         index = [hit[0] for hit in hits]
-        return Region(f"only at one element, {index}", _corner(index, mask.shape))
+        return Region(f"only at element {index}", _corner(index, mask.shape))
     found = [
         (axis, region)
         for axis, hit in enumerate(hits)
