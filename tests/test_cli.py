@@ -191,3 +191,32 @@ def test_an_internal_fault_is_exit_3(monkeypatch, capsys) -> None:
 def test_version(run_cli) -> None:
     done = run_cli("--version")
     assert done.returncode == 0 and done.stdout.startswith("kernelproof ")
+
+
+def test_training_mode_is_another_function(run_cli, tmp_path: Path) -> None:
+    problem = tmp_path / "norm.py"
+    problem.write_text(
+        "import torch\nfrom torch import nn\nclass Model(nn.Module):\n"
+        "    def __init__(self):\n        super().__init__()\n"
+        "        self.norm = nn.BatchNorm1d(4, affine=False)\n"
+        "    def forward(self, x):\n        return self.norm(x)\n"
+        "def get_inputs():\n    return [torch.randn(9, 4)]\n"
+    )
+    candidate = tmp_path / "mine.py"
+    candidate.write_text(
+        "import torch\nfrom torch import nn\nclass ModelNew(nn.Module):\n"
+        "    def forward(self, x):\n        y = x - x.mean(0)\n"
+        "        return y / (y.square().mean(0) + 1e-5).sqrt()\n"
+    )
+    files = (str(problem), str(candidate), "--quick", "--json", "--seed", "3")
+    plain, training = run_cli("check", *files), run_cli("check", *files, "--training")
+    assert json.loads(plain.stdout)["status"] == "wrong"
+    body = json.loads(training.stdout)
+    assert body["status"] == "pass", body["verdict"]["message"]
+    assert body["problem"]["training"] is True
+
+
+def test_tools_of_a_gpu_are_refused_on_a_cpu(run_cli) -> None:
+    done = run_cli("bench", "rms_norm", HONEST, "--device", "cpu", "--sanitize")
+    assert done.returncode == 2
+    assert "--sanitize watches kernels on an NVIDIA GPU" in done.stderr

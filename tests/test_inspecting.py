@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import base64
 import json
+import pickle
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kernelproof import candidate, problem, watching
+from kernelproof import candidate, findings, inspecting, problem, watching
+from kernelproof.ahead import Ahead
 from kernelproof.build.compiler import nvcc_path
 from kernelproof.errors import CandidateCrash, UnsupportedError, UsageError
 from kernelproof.inspect import capture, cubin, tools
 from kernelproof.inspect import compile as compiling
 from kernelproof.inspect.devices import find
 from kernelproof.inspecting import Wish, _module, inspect, told
-from kernelproof.types import Inspection
+from kernelproof.types import Finding, Inspection
 from kernelproof.worker.child import Host
 
 ROOT = Path(__file__).parents[1]
@@ -293,3 +295,45 @@ def test_what_a_profiler_saw_is_merged(folder: Path) -> None:
     assert kernel.seconds == pytest.approx(6e-6)
     assert kernel.launch is not None and kernel.launch.grid == (300, 1, 1) and kernel.occupancy
     assert merged.notes[-1] == "also ran: at::native::copy<4>, 1.00 us of a call"
+
+
+def test_what_a_tool_finds_is_part_of_the_inspection_in_a_record(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvrtc()
+    found = Finding(tool="memcheck", kind="Invalid __global__ read of size 4 bytes", count=3)
+
+    def sanitize(request: Path, tool: str, timeout: float) -> tuple[list[Finding], str]:
+        path, language, payload = pickle.loads(request.read_bytes())
+        assert Path(path).is_relative_to(folder) and language == "cuda-nvrtc" and len(payload) == 3
+        return [found] if tool == "memcheck" else [], "1 error" if tool == "memcheck" else "0"
+
+    monkeypatch.setattr(watching.watch, "sanitize", sanitize)
+    monkeypatch.setattr(watching.watch, "count", lambda *_: {"other": {"dram": 1.0}})
+    judged = candidate.load(folder / "kernels.py")
+    reference = problem.load(folder / "same.py")
+    with Ahead("cpu", many=False) as ahead:
+        wanted = inspecting.beside_check(
+            judged, reference, reference.problem.cases[0], ahead, sanitize=True, ncu=True
+        )
+        assert wanted is not None
+        inspection = wanted(None)
+    assert inspection.findings == (found,)
+    assert inspection.tools["memcheck"] == "1 error"
+    assert inspection.tools["ncu"] == "1 kernel counted, 0 of them the candidate's"
+    check = findings._sanitized(inspection)
+    assert check.outcome == "note" and "Invalid __global__ read" in check.message
+    clean = inspection.model_copy(update={"findings": ()})
+    assert findings._sanitized(clean).outcome == "pass"
+
+
+def test_counters_join_their_kernel_by_its_symbol(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvrtc()
+    static = run("mla_kv/cuda", gpu="h200")
+    symbol = static.kernels[0].symbol
+    counters = {symbol: {"dram__bytes_read.sum": 4096.0}, "of torch": {}}
+    monkeypatch.setattr(watching.watch, "count", lambda *_: dict(counters))
+    counted = watching._counted(static, Path("request"))
+    assert counted.kernels[0].counters == counters[symbol]
+    assert not any(kernel.counters for kernel in counted.kernels[1:])
+    assert counted.tools["ncu"] == "2 kernels counted, 1 of them the candidate's"

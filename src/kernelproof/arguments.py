@@ -47,6 +47,13 @@ ThoroughOpt = Annotated[
 LargeOpt = Annotated[
     bool, typer.Option("--large", help="Also cases past 2^31 elements; needs tens of GB.")
 ]
+TrainingOpt = Annotated[
+    bool,
+    typer.Option(
+        "--training",
+        help="Modules in training mode: batch statistics, dropout drawn under the seed.",
+    ),
+]
 TimeoutOpt = Annotated[float, typer.Option(help="Seconds that a call may take.")]
 StoreOpt = Annotated[
     str | None, typer.Option(help="Record store (SQLAlchemy URL). Default: the data folder's.")
@@ -111,7 +118,14 @@ SanitizeOpt = Annotated[
     bool,
     typer.Option(
         "--sanitize",
-        help="On a GPU: also run compute-sanitizer (memcheck, racecheck, initcheck, synccheck).",
+        help="On a GPU: also run compute-sanitizer (memcheck, racecheck, initcheck, synccheck), "
+        "outside of a worker's confinement.",
     ),
 ]
-NcuOpt = Annotated[bool, typer.Option("--ncu", help="On a GPU: also count with Nsight Compute.")]
+NcuOpt = Annotated[
+    bool,
+    typer.Option(
+        "--ncu",
+        help="On a GPU: also count with Nsight Compute, outside of a worker's confinement.",
+    ),
+]

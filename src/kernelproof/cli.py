@@ -34,9 +34,11 @@ from kernelproof.arguments import (
     DeviceOpt,
     JsonOpt,
     LargeOpt,
+    NcuOpt,
     ProblemArg,
     QuickOpt,
     RoundsOpt,
+    SanitizeOpt,
     SecondsOpt,
     SeedOpt,
     SeedsOpt,
@@ -46,6 +48,7 @@ from kernelproof.arguments import (
     SweepOpt,
     ThoroughOpt,
     TimeoutOpt,
+    TrainingOpt,
     VsOpt,
 )
 from kernelproof.commands import level_of, print_json, sizes_of
@@ -84,6 +87,7 @@ def check(
     max_bytes: BytesOpt = None,
     size: SizeOpt = None,
     shrink: ShrinkOpt = None,
+    training: TrainingOpt = False,
     timeout: TimeoutOpt = 60.0,
     repro: Annotated[
         Path | None,
@@ -95,7 +99,7 @@ def check(
     each is checked, and none loses its status by another's crash or hang."""
     options = _options(
         device=device, seeds=seeds, seed=seed, cases=tuple(case or ()), max_bytes=max_bytes,
-        level=level_of(quick, thorough), large=large,
+        level=level_of(quick, thorough), large=large, training=training,
         call_timeout=timeout, sizes=sizes_of(size), shrink_to=shrink,
     )  # fmt: skip
     from kernelproof import batch
@@ -130,8 +134,11 @@ def bench(
     max_bytes: BytesOpt = None,
     size: SizeOpt = None,
     shrink: ShrinkOpt = None,
+    training: TrainingOpt = False,
     timeout: TimeoutOpt = 60.0,
     sweep: SweepOpt = None,
+    sanitize: SanitizeOpt = False,
+    ncu: NcuOpt = False,
     store: StoreOpt = None,
 ) -> None:
     """Check a candidate, then time it beside its baselines on the first chosen case."""
@@ -140,7 +147,7 @@ def bench(
         level=level_of(quick, thorough),
         baselines=None if baseline is None else tuple(baseline), rounds=rounds, seconds=seconds,
         call_timeout=timeout, sizes=sizes_of(size), shrink_to=shrink, vs=tuple(vs or ()),
-        store=store,
+        store=store, training=training, sanitize=sanitize, ncu=ncu,
     )  # fmt: skip
     if sweep is not None:
         _sweep(problem, candidate, sweep, options, json_, store)

@@ -29,6 +29,7 @@ from kernelproof.arguments import (
     SeedOpt,
     ShrinkOpt,
     SizeOpt,
+    TrainingOpt,
 )
 from kernelproof.errors import UsageError
 from kernelproof.progress import Shown
@@ -81,12 +82,13 @@ def lint(
     max_bytes: BytesOpt = None,
     size: SizeOpt = None,
     shrink: ShrinkOpt = None,
+    training: TrainingOpt = False,
 ) -> None:
     """Say which trivial cheats a problem's own inputs would let through, and how to mend them."""
     from kernelproof.lint import examine, render
     from kernelproof.problem import load
 
-    loaded = load(problem, dict(sizes_of(size)), shrink)
+    loaded = load(problem, dict(sizes_of(size)), shrink, training)
     with Shown() as progress:
         found = examine(loaded, cases=case or (), seed=seed, max_bytes=max_bytes, progress=progress)
     print(render(found)) if not json_ else print_json(json.loads(found.model_dump_json()))

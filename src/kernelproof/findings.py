@@ -109,7 +109,9 @@ class Findings:
         if inspected is None:
             return verdict, None
         try:
-            return verdict, inspected(timing)
+            found = inspected(timing)
+            checks = [_sanitized(found)] if self.options.sanitize else []
+            return evidence.with_checks(verdict, checks), found
         except CandidateError as error:
             notes = (*verdict.notes, f"not inspected: {error.message}")
             return verdict.model_copy(update={"notes": notes}), None
@@ -139,8 +141,9 @@ class Findings:
         from kernelproof import inspecting
 
         return inspecting.beside_check(
-            self.subject.candidate, self.reference, self.timed, self.ahead
-        )
+            self.subject.candidate, self.reference, self.timed, self.ahead,
+            self.options.sanitize, self.options.ncu,
+        )  # fmt: skip
 
     def _profiled_case(self) -> Case:
         """On a CPU the case with the largest inputs that are not huge: what Python does between
@@ -153,3 +156,9 @@ class Findings:
         most = options.max_bytes if options.max_bytes is not None else _PROFILED_BYTES
         fitting = [case for case in chosen if sizes[case.name] <= most]
         return max(fitting or chosen[:1], key=lambda case: sizes[case.name])
+
+
+def _sanitized(found: Inspection) -> Check:
+    """What compute-sanitizer says, as a check. A note: its tools also report what is harmless."""
+    text = "; ".join(one.words for one in found.findings)
+    return Check(name="compute-sanitizer", outcome="note" if text else "pass", message=text)

@@ -126,13 +126,17 @@ def inspect(
 
 
 def beside_check(
-    candidate: Candidate, reference: problems.Reference, case: Case, ahead: Ahead
-) -> Callable[[Timing], Inspection] | None:
+    candidate: Candidate, reference: problems.Reference, case: Case, ahead: Ahead,
+    sanitize: bool = False, ncu: bool = False,
+) -> Callable[[Timing], Inspection] | None:  # fmt: skip
     """An inspection of a candidate on a case that will be timed, started by ``ahead``. What is
-    returned waits for it, adds what the times tell, and raises as `inspect` does. None for a
-    candidate that is not for a GPU, and for one that only a slow compiler builds.
+    returned waits for it, adds what the times tell, runs ``sanitize`` and ``ncu`` where they are
+    asked for (see `Wish`), and raises as `inspect` does. None for a candidate that is not for a
+    GPU, and unless a tool is asked for, for one that only a slow compiler builds.
     """
-    if candidate.language not in _QUICK_TO_COMPILE:
+    if candidate.language in _NO_GPU_CODE:
+        return None
+    if candidate.language not in _QUICK_TO_COMPILE and not (sanitize or ncu):
         return None
     device = _device(None)
     hides = () if _shipped(Path(candidate.path)) else (reference.problem.path,)
@@ -140,7 +144,12 @@ def beside_check(
     captured = ahead.start(
         lambda: _captured(candidate, case, device, payload, hides, ahead.watched)
     )
-    return lambda timing: _result(captured()[0], device, timing, case.name, captured()[1])
+
+    def finished(timing: Timing) -> Inspection:
+        found = _result(captured()[0], device, timing, case.name, captured()[1])
+        return watching.with_tools(found, candidate, payload, sanitize, ncu)
+
+    return finished
 
 
 def _captured(

@@ -24,6 +24,8 @@ class Options:
     candidate and what it starts may hold; a share of what is available by default.
     ``large``: also the cases past 2^31 elements, whose calls may take ten minutes.
     ``training``: reference, candidate and baselines are in training mode; see `types.Problem`.
+    ``sanitize``, ``ncu``: of a candidate that is timed on a GPU, also what compute-sanitizer finds
+    and Nsight Compute counts; both run it outside of a worker's confinement.
     """
 
     device: str | None = None
@@ -46,3 +48,5 @@ class Options:
     vs: tuple[str, ...] = ()
     store: str | None = None
     training: bool = False
+    sanitize: bool = False
+    ncu: bool = False

@@ -114,6 +114,12 @@ def _job(problem: str | Path, found: Candidate, options: Options, timed: bool) -
         case = _timed_case(reference, options)
         reference = reference.with_case(case, dict(options.case_sizes))
     device = device_for(options.device, found)
+    if device == "cpu" and (options.sanitize or options.ncu):
+        asked = "--sanitize" if options.sanitize else "--ncu"
+        raise UsageError(
+            f"{asked} watches kernels on an NVIDIA GPU, and {found.name} is judged on the CPU; "
+            "leave it out, or see `kernelproof doctor` for what this machine lacks"
+        )
     master = secrets.randbits(48) if options.seed is None else options.seed
     factor = 2 if options.level == "thorough" else 1
     seeds = _seeds(master, 1 if options.level == "quick" else factor * options.seeds)

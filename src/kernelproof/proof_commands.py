@@ -26,6 +26,7 @@ from kernelproof.arguments import (
     StoreOpt,
     ThoroughOpt,
     TimeoutOpt,
+    TrainingOpt,
 )
 from kernelproof.commands import level_of, print_json, sizes_of
 from kernelproof.progress import Shown
@@ -48,6 +49,7 @@ def prove(
     max_bytes: BytesOpt = None,
     size: SizeOpt = None,
     shrink: ShrinkOpt = None,
+    training: TrainingOpt = False,
     timeout: TimeoutOpt = 60.0,
     store: StoreOpt = None,
 ) -> None:
@@ -65,7 +67,7 @@ def prove(
         level=level_of(quick, thorough), seeds=seeds, cases=tuple(case or ()),
         max_bytes=max_bytes, sizes=sizes_of(size), shrink_to=shrink,
         baselines=None if baseline is None else tuple(baseline), call_timeout=timeout,
-        rounds=rounds, seconds=seconds,
+        rounds=rounds, seconds=seconds, training=training,
     )  # fmt: skip
     with Shown() as progress:
         made = proving.prove(

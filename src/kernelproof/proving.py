@@ -44,7 +44,7 @@ def prove(
             it is judged.
     """
     request = request or Request()
-    loaded = problems.load(problem, dict(request.sizes), request.shrink_to)
+    loaded = problems.load(problem, dict(request.sizes), request.shrink_to, request.training)
     found = candidates.load(candidates.find(loaded.problem.path, candidate))
     # Before anything of it runs.
     of_problem, of_candidate = sources.of_problem(loaded.problem), sources.of_candidate(found)

@@ -44,6 +44,20 @@ def on_device(
         if asked:
             raise UsageError(f"{asked} calls the candidate: give --problem NAME")
         return inspection
+    inspection = with_tools(inspection, candidate, payload, sanitize, ncu)
+    try:
+        return _timed(inspection, device, candidate, payload, hides)
+    except CandidateError as error:
+        # What it does wrong is for `check` to judge; the other figures stand.
+        note = f"no times: the candidate failed on this GPU: {error.message}"
+        return inspection.model_copy(update={"notes": (*inspection.notes, note)})
+
+
+def with_tools(
+    inspection: Inspection, candidate: Candidate, payload: Any, sanitize: bool, ncu: bool
+) -> Inspection:
+    """The inspection with what the tools that are asked for find or count in a call of the
+    candidate on this machine's GPU; raises as `on_device`."""
     with tempfile.TemporaryDirectory() as folder:
         request = Path(folder) / "request"
         watch.write_request(request, candidate, payload)
@@ -51,12 +65,7 @@ def on_device(
             inspection = _sanitized(inspection, request)
         if ncu:
             inspection = _counted(inspection, request)
-    try:
-        return _timed(inspection, device, candidate, payload, hides)
-    except CandidateError as error:
-        # What it does wrong is for `check` to judge; the other figures stand.
-        note = f"no times: the candidate failed on this GPU: {error.message}"
-        return inspection.model_copy(update={"notes": (*inspection.notes, note)})
+    return inspection
 
 
 def _timed(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kernelproof.report import detail, render
 from kernelproof.report.inspection import head, lines
-from kernelproof.types import Inspection, KernelFacts, Launch, Record
+from kernelproof.types import Finding, Inspection, KernelFacts, Launch, Record
 
 KERNEL = KernelFacts(
     name="down", symbol="_Z4down", registers=104, spill_stores=8, spill_loads=8,
@@ -43,3 +43,14 @@ def test_it_is_in_text_and_page() -> None:
     page = render([record])
     assert "<li>launch-bound: &lt;half&gt; of it</li>" in page and "<p>down: 104" in page
     assert list(lines(None)) == [] and "What holds it back" not in render([plain])
+
+
+def test_findings_of_tools_are_shown() -> None:
+    race = Finding(tool="racecheck", kind="race (error, write)", count=12, kernel="down")
+    update = {"findings": (race,), "tools": {"racecheck": "1 hazard", "ncu": "1 kernel counted"}}
+    counted = KERNEL.model_copy(update={"counters": {"dram__bytes_read.sum": 4096.0}})
+    found = FOUND.model_copy(update={**update, "kernels": (counted,)})
+    text = "\n".join(lines(found))
+    assert "racecheck: race (error, write) in down, 12 times" in text
+    assert "racecheck: 1 hazard" in text and "down: dram__bytes_read.sum 4096" in text
+    assert "NVIDIA's tools" not in "\n".join(lines(FOUND))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kernelproof.report import units
-from kernelproof.types import Finding, Inspection, KernelFacts, Launch
+from kernelproof.types import Inspection, KernelFacts, Launch
 
 _SHOWN = 12  # classes of instructions
 
@@ -18,7 +18,8 @@ def render(inspection: Inspection) -> str:
     blocks = [[head + case + ("" if ran else "; nothing was run on a GPU")]]
     blocks += [list(_kernel(k)) for k in inspection.kernels]
     blocks.append([line for text in inspection.sentences for line in _sentence(text, "")])
-    blocks.append([line for finding in inspection.findings for line in _finding(finding)])
+    found = [units.one_line(finding.words) for finding in inspection.findings]
+    blocks.append([line for text in found for line in units.wrapped(text, hanging=2)])
     tools = [f"{name}: {outcome}" for name, outcome in inspection.tools.items()]
     blocks.append([line for text in tools for line in units.wrapped(text, hanging=2)])
     notes = [f"note: {units.one_line(note)}" for note in inspection.notes]
@@ -95,11 +96,3 @@ def _instructions(k: KernelFacts) -> str:
     shown = ", ".join(f"{name} {count}" for name, count in ranked[:_SHOWN])
     inside = f", {mix.in_loops['total']} in {units.many(mix.loops, 'loop')}" if mix.loops else ""
     return f"{units.count(mix.total)}{inside}: {shown}"
-
-
-def _finding(found: Finding) -> Iterator[str]:
-    where = f" in {found.kernel}" if found.kernel else ""
-    where += f" at {found.where}" if found.where else ""
-    text = f"{found.tool}: {found.kind}{where}, {units.many(found.count, 'time')}"
-    text += f": {found.message}" if found.message else ""
-    yield from units.wrapped(units.one_line(text), hanging=2)

@@ -52,7 +52,9 @@ def _inspection_view(found: Inspection | None) -> list[tuple[str, list[str]]]:
     kernels = [
         (inspection.head(k), [units.one_line(text) for text in k.sentences]) for k in found.kernels
     ]
-    return [(title, texts) for title, texts in (*call, *kernels) if texts or title != "the call"]
+    tools = [("NVIDIA's tools", inspection.watched(found))]
+    shown = [pair for pair in (*call, *tools) if pair[1]]
+    return [*shown, *kernels]
 
 
 def record_view(number: int, record: Record) -> dict[str, Any]:

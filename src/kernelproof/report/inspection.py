@@ -21,6 +21,14 @@ def head(kernel: KernelFacts) -> str:
     return f"{units.one_line(kernel.name)}: {', '.join(parts)}" if parts else kernel.name
 
 
+def watched(inspection: Inspection) -> list[str]:
+    """What NVIDIA's tools found, and how each ended; counters of a kernel are its own."""
+    told = [f"{name}: {outcome}" for name, outcome in inspection.tools.items()]
+    for kernel in inspection.kernels:
+        told += [f"{kernel.name}: {name} {value:g}" for name, value in kernel.counters.items()]
+    return [units.one_line(text) for text in (*(f.words for f in inspection.findings), *told)]
+
+
 def lines(inspection: Inspection | None) -> Iterator[str]:
     """A heading, the sentences about the call, then each kernel with its own; nothing for None."""
     if inspection is None:
@@ -32,3 +40,7 @@ def lines(inspection: Inspection | None) -> Iterator[str]:
         yield from units.wrapped(head(kernel), "  ", hanging=2)
         for text in kernel.sentences:
             yield from units.wrapped(f"- {units.one_line(text)}", "    ", hanging=2)
+    if told := watched(inspection):
+        yield "  NVIDIA's tools"
+        for text in told:
+            yield from units.wrapped(f"- {text}", "    ", hanging=2)

@@ -199,7 +199,8 @@ def next_command(record: Record) -> str:
         # The worst failure alone, which is the quickest way to see whether a change mends it.
         cases = [run.name for run, _ in verdicts.failures(record.verdict)][:1]
         case = "".join(f" --case {shlex.quote(units.one_line(name))}" for name in cases)
-        return f"kernelproof check {files}{case} --seed {record.seed}"
+        mode = " --training" if record.problem.training else ""
+        return f"kernelproof check {files}{case}{mode} --seed {record.seed}"
     if record.timing is None and record.verdict.evidence in ("device", "cpu"):
         return f"kernelproof bench {files}"
     return "kernelproof report -o report.html"

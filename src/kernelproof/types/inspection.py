@@ -80,6 +80,15 @@ class Finding(Frozen):
     where: str = ""
     message: str = ""
 
+    @property
+    def words(self) -> str:
+        """All of it as one sentence."""
+        place = f" in {self.kernel}" if self.kernel else ""
+        place += f" at {self.where}" if self.where else ""
+        often = f", {self.count:,} times" if self.count > 1 else ""
+        said = f": {self.message}" if self.message else ""
+        return f"{self.tool}: {self.kind}{place}{often}{said}"
+
 
 class Inspection(Frozen):
     """What holds the kernels of a candidate back on ``gpu``. ``tools``: those of NVIDIA that ran,

@@ -39,6 +39,7 @@ class Request(Frozen):
     call_timeout: float = 60.0
     rounds: int = 160
     seconds: float = 10.0
+    training: bool = False
 
 
 class Proof(Frozen):

@@ -85,7 +85,7 @@ BUGS = {
     "row divisor": (TRUTH * noise((6, 70, 1)), TRUTH, "a factor that is the same along axis 2"),
     "bias": (TRUTH + noise((50,)), TRUTH, "an amount that depends on axis 2 only"),
     "row amount": (TRUTH + noise((6, 70, 1)), TRUTH, "an amount that is the same along axis 2"),
-    "zero tail": (where(at(1, [69]), torch.zeros(SHAPE).double()), TRUTH, "axis 1, where each is zero"),
+    "zero tail": (where(at(1, [69]), torch.zeros(SHAPE).double()), TRUTH, "where each is zero"),
     "all zero": (TRUTH * 0, TRUTH, "every element is zero"),
     "saturated": (TRUTH.mul(300).clamp(max=448), TRUTH * 300, "448 is the limit of fp8"),
     "large": (
