@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import pytest
 import torch
 from test_candidates import FOLDER, constant, fixtures
 
+from kernelproof import problem
 from kernelproof.candidate import load
+from kernelproof.cuda import Kernel
 from kernelproof.pipeline import Options, judge
 from kernelproof.problem import shipped_operators
 
@@ -112,3 +115,26 @@ def test_a_kernel_on_the_default_stream_is_noted() -> None:
     assert checks["current stream"].outcome == "note"
     other = judge("axpby", FOLDER / "gpu" / "axpby__cuda_inline.py", options=Options(seeds=1))
     assert {c.name: c.outcome for c in other.verdict.checks}["current stream"] == "pass"
+
+
+@pytest.mark.gpu
+def test_a_launch_may_be_the_first_thing_that_a_thread_does() -> None:
+    text = 'extern "C" __global__ void one(float* x) { x[threadIdx.x] = 1.0f; }'
+    loaded, fresh = Kernel(text, "one"), Kernel(text, "one")
+    x = torch.zeros(3, 32, device="cuda")
+    how = (1, 32, 0, None, False, False, True)
+    loaded(x[0], grid=1, block=32)
+    jobs = [lambda: fresh(x[1], grid=1, block=32), lambda: loaded.again(0, (x[2],), how)]
+    for job in jobs:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(job).result()
+    assert bool((x == 1).all())
+
+
+@pytest.mark.gpu
+def test_gradients_of_a_shipped_kernel_are_right_on_a_gpu() -> None:
+    for name in ("gated_recurrence", "gated_recurrence_forms"):
+        case = problem.load(name).problem.cases[0].name
+        verdict = judge(name, "cuda", options=Options(seeds=1, cases=(case,))).verdict
+        checks = {c.name: c for c in verdict.checks}
+        assert checks["gradients"].outcome == "pass", checks["gradients"].message

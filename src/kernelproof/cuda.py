@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -103,10 +104,12 @@ class Kernel:
             _taker(source, self.name, self.options, args, grid, block, shared, cluster)
             return
         device = _device_of(args)
-        loaded = self._loaded.get(device)
-        if loaded is None:
-            loaded = self._loaded[device] = self._load(device)
         with _made_current(device):
+            if device not in _bound.devices:
+                _bind_context(device)
+            loaded = self._loaded.get(device)
+            if loaded is None:
+                loaded = self._loaded[device] = self._load(device)
             loaded.launch(args, (grid, block, shared, cluster, programmatic, cooperative, opt_in))
 
     def again(self, device: int, args: Sequence[Any], how: tuple[Any, ...]) -> None:
@@ -117,7 +120,8 @@ class Kernel:
             how: grid, block, shared, cluster, programmatic, cooperative and opt_in.
         """
         loaded = self._loaded.get(device)
-        if loaded is None or _taker is not None or loaded.current_device() != device:
+        ready = _taker is None and device in _bound.devices
+        if loaded is None or not ready or loaded.current_device() != device:
             grid, block, *rest = how
             names = ("shared", "cluster", "programmatic", "cooperative", "opt_in")
             self(*args, grid=grid, block=block, **dict(zip(names, rest, strict=True)))
@@ -309,3 +313,28 @@ def _made_current(device: int) -> contextlib.AbstractContextManager[Any]:
 
 
 _AS_IS = contextlib.nullcontext()
+
+
+class _Bound(threading.local):
+    """Devices whose context this thread has been given, or had."""
+
+    devices: frozenset[int] = frozenset()
+
+
+_bound = _Bound()
+
+
+def _bind_context(device: int) -> None:
+    """Give this thread the primary context of ``device``, where it has none: the CUDA runtime, and
+    so torch, does so at its first call in a thread, and the first thing that a thread of autograd
+    does may be a launch through the driver."""
+    import cuda.bindings.driver as driver
+
+    def call(result: tuple[Any, ...]) -> Any:
+        if int(result[0]):
+            raise RuntimeError(f"no context on cuda:{device} for this thread: {result[0]!r}")
+        return result[1] if len(result) > 1 else None
+
+    if not int(call(driver.cuCtxGetCurrent())):
+        call(driver.cuCtxSetCurrent(call(driver.cuDevicePrimaryCtxRetain(device))))
+    _bound.devices |= {device}
