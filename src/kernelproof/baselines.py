@@ -74,12 +74,12 @@ def _made(name: str, own: Sequence[str], products: bool) -> Baseline:
 
 def _float32_products(reference: Reference, case: Case) -> bool:
     """Whether the reference multiplies float32 matrices, or convolves with them."""
-    from kernelproof.work import trace
+    from kernelproof.work import multiplies
 
     try:
         args, kwargs = reference.init_args(case)
         model = reference.module.Model(*args, **kwargs).train(reference.problem.training)
-        return "fp32" in trace(model, reference.inputs(case)).matrix
+        return multiplies(model, reference.inputs(case), "fp32")
     except Exception:
         # A reference that does not run is the check's affair, which says what is wrong with it.
         return False

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from kernelproof import problem
 from kernelproof.check.reference import construct
-from kernelproof.work import settled, trace
+from kernelproof.work import multiplies, settled, trace
 
 
 def normal(*shape: int) -> torch.Tensor:
@@ -245,3 +245,22 @@ def test_modes_do_not_import_the_compiler() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_a_search_for_products_ends_at_the_first() -> None:
+    ran = []
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        try:
+            y = x.double() @ x.double()
+            ran.append("double")
+            y = x @ x
+            ran.append("single")
+        except Exception:
+            ran.append("caught")
+        return y
+
+    x = normal(4, 4)
+    assert multiplies(function, [x], "fp32") and ran == ["double"]
+    assert not multiplies(function, [x], "bf16") and ran[1:] == ["double", "single"]
+    assert not multiplies(torch.relu, [x], "fp32")

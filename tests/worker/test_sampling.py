@@ -175,6 +175,32 @@ def test_a_single_call_finds_the_device_idle(gpu: Log) -> None:
     assert gpu == ["call 1", "wait", "reset", "event", "call 3", "event", "copy", "wait"]
 
 
+def test_long_calls_need_no_waking(gpu: Log) -> None:
+    one = on_fake_gpu(gpu, 1, 2)
+    one.seconds = 4e-3
+    assert len(one.sample("single", 2, sets(3, 4))["readings"]) == 2
+    timed = [["reset", "event", f"call {n}", "event", "copy", "wait"] for n in (3, 4)]
+    assert gpu == [*timed[0], *timed[1]]
+
+
+@pytest.mark.parametrize(("seconds", "long"), [(2.9e-3, False), (3.1e-3, True)])
+def test_a_call_is_long_by_its_warm_calls(seconds: float, long: bool) -> None:
+    one = sampler(lambda x, n: x * n, 1)
+    ticks = iter([0, 0, 0, round(3 * seconds * 1e9)])  # of the first call, and of three warm ones
+    one.clock = lambda: next(ticks)
+    one.prepare(graph=False)
+    assert one.long is long
+
+
+@pytest.mark.parametrize(("seconds", "calls"), [(0.019, 3), (0.021, 0)])
+def test_calls_of_a_whole_turn_are_not_warmed_up(gpu: Log, seconds: float, calls: int) -> None:
+    one = on_fake_gpu(gpu, 1, 2)
+    one.seconds = seconds
+    one.clock = lambda: 0
+    one.warm()
+    assert gpu.count("call 1") == calls
+
+
 def test_few_large_outputs_are_kept(gpu: Log, monkeypatch) -> None:
     monkeypatch.setattr(sampling, "_KEPT_BYTES", 2 * 20 * 8)
     one = on_fake_gpu(gpu, 1, 2, 3, 4)

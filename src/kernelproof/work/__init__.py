@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from kernelproof.work.trace import settled, trace
+from kernelproof.work.trace import multiplies, settled, trace
 
-__all__ = ["settled", "trace"]
+__all__ = ["multiplies", "settled", "trace"]

@@ -30,14 +30,7 @@ def trace(function: Callable[..., Any], inputs: Sequence[Any]) -> Work:
     Inputs that it changes are changed. Whatever it raises goes through.
     """
     counter = _Counter()
-    # The fused path of torch's transformer layers is one operator, which hides what it computes.
-    fused = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with torch.no_grad(), _Attention(counter), counter:
-            result = function(*inputs)
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fused)
+    result = _watched(counter, function, inputs)
     outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
     notes = []
     if not all(plain(tensor) for tensor in outputs):
@@ -53,6 +46,27 @@ def trace(function: Callable[..., Any], inputs: Sequence[Any]) -> Work:
         unknown=tuple(sorted(counter.unknown)),
         notes=tuple(notes),
     )
+
+
+def multiplies(function: Callable[..., Any], inputs: Sequence[Any], dtype: str) -> bool:
+    """Whether ``function(*inputs)`` multiplies matrices of ``dtype``, such as "fp32", or convolves
+    with them. It runs until the first such product; as of `trace` otherwise."""
+    try:
+        _watched(_First(dtype), function, inputs)
+    except _Seen:
+        return True
+    return False
+
+
+def _watched(counter: _Counter, function: Callable[..., Any], inputs: Sequence[Any]) -> Any:
+    # The fused path of torch's transformer layers is one operator, which hides what it computes.
+    fused = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with torch.no_grad(), _Attention(counter), counter:
+            return function(*inputs)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fused)
 
 
 def settled(work: Work, flops: float | None, nbytes: float | None) -> Work:
@@ -150,6 +164,23 @@ class _Counter(TorchDispatchMode):
             if name not in _OVERWRITES and own is None and tensor is args[0]:
                 storage.read(tensor)
             storage.write(tensor, own)
+
+
+class _Seen(BaseException):
+    """Ends a run; not one of the errors that a reference may catch."""
+
+
+class _First(_Counter):
+    """Ends the run at the first product of matrices of ``dtype``."""
+
+    def __init__(self, dtype: str) -> None:
+        super().__init__()
+        self.dtype = dtype
+
+    def add(self, found: Any, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        super().add(found, func, args, kwargs, result)
+        if self.dtype in self.matrix:
+            raise _Seen
 
 
 class _Attention(TorchFunctionMode):

@@ -25,6 +25,9 @@ _GRAPH_SECONDS = 0.02
 # Untimed calls: as many, or fewer where they take longer than this.
 _WARM_CALLS = 3
 _WARM_SECONDS = 20e-3
+# Before each single call comes one that is not timed, which wakes everything; not where a call
+# takes so long that waking is nothing beside it.
+_LONG_SECONDS = 3e-3
 # No further single call after this time, however many were planned: on a busy machine some calls
 # take hundreds of times as long as others. Not sooner: what a request takes by itself is shared
 # among its calls where the parent's clock is compared.
@@ -79,6 +82,7 @@ class Sampler:
         self.kept: dict[str, list[Any]] = {}
         self.graph: Any = None
         self.graph_calls = _GRAPH_CALLS
+        self.seconds = 0.0  # of a warm call
         # The warm-up has inputs of its own: what a call does to them is no business of a timed one.
         self.idle = Placed(pickle.loads(sets[0])[1], device).given
         self.fill(sets)
@@ -123,6 +127,7 @@ class Sampler:
                 self.module(*self.idle)
             self._wait()
             warm = (self.clock() - started) * 1e-9 / _WARM_CALLS
+            self.seconds = warm
             problem = self._capture(warm) if graph and self.cuda else ""
             if self.cuda:
                 size = torch.cuda.get_device_properties(self.device).L2_cache_size
@@ -155,11 +160,18 @@ class Sampler:
         self.graph, self.kept["device"] = graph, outputs
         return ""
 
+    @property
+    def long(self) -> bool:
+        """Whether a call takes so long that waking takes nothing beside it."""
+        return self.seconds > _LONG_SECONDS
+
     def warm(self) -> None:
         """Calls that are not timed, in a request of their own: while they run, the inputs of the
-        timed ones are not yet in this process."""
+        timed ones are not yet in this process. On a GPU none where one takes the whole time."""
         if not self.cuda:
             self.sleep(_SETTLE_SECONDS)
+        elif self.seconds > _WARM_SECONDS:
+            return
         began = self.clock()
         with torch.no_grad():
             for _ in range(_WARM_CALLS):
@@ -242,8 +254,9 @@ class Sampler:
         began = self.clock()
         for inputs in self.slots[:calls]:
             begin, end = self.event(enable_timing=True), self.event(enable_timing=True)
-            self.module(*self.idle)
-            self._wait()
+            if not self.long:
+                self.module(*self.idle)
+                self._wait()
             _reset_persisting_l2()
             if clock == "cold":
                 _spin(_AHEAD_CYCLES)
@@ -279,7 +292,8 @@ class Sampler:
     def _sample_graph(self, calls: int) -> list[float]:
         _reset_persisting_l2()
         readings = []
-        self.graph.replay()
+        if not self.long:
+            self.graph.replay()
         for _ in range(max(1, calls // self.graph_calls)):
             begin, end = self.event(enable_timing=True), self.event(enable_timing=True)
             begin.record()
