@@ -34,6 +34,7 @@ TIMEOUT = 120.0
 def run(problem: str, device: str, folder: Path) -> dict[str, Any]:
     """One run of the command."""
     timeline = folder / "timeline.json"
+    load = os.getloadavg()[0]
     words = [
         sys.executable, "-m", "kernelproof", "bench", problem, device, "--json",
         "--store", f"sqlite:///{folder / 'records.sqlite'}",
@@ -53,6 +54,7 @@ def run(problem: str, device: str, folder: Path) -> dict[str, Any]:
     problems = {b["name"]: b["problem"] for b in timing["baselines"] if b["problem"]}
     return {
         "problem": problem,
+        "load before": load,
         "wall": wall,
         "after build": wall - record["build"]["seconds"],
         "build": record["build"]["seconds"],

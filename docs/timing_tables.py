@@ -65,7 +65,7 @@ _STAGES = {"import torch": "import of torch", "check": "check", "time": "timing"
 def bench_time() -> str:
     """`kernelproof bench` of the founding problems, from benchmarks/bench_time.py."""
     found = newest("bench-time")
-    heads = ["problem", "whole command", "after build", *_STAGES.values()]
+    heads = ["problem", "whole command", "after build", *_STAGES.values(), "load before"]
     lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
     for part in (found, *found.get("later", ())):
         # The first runs of a command fill its caches.
@@ -73,7 +73,8 @@ def bench_time() -> str:
             taken = {s["stage"]: s["seconds"] for s in row["stages"] if not s["beside"]}
             cells = [row["wall"], row["after build"], *(taken.get(name, 0.0) for name in _STAGES)]
             name = row["problem"] if part is found else f"{row['problem']}, again"
-            lines.append(f"| {name} | {' | '.join(f'{x:.1f} s' for x in cells)} |")
+            cells = [f"{x:.1f} s" for x in cells]
+            lines.append(f"| {name} | {' | '.join(cells)} | {row['load before']:.1f} |")
     without = [f"{x:.1f}" for x in sorted(found["import of torch without bytecode"])]
     lines += ["", f"Without bytecode importing torch took {' and '.join(without)} s."]
     return "\n".join(lines) + "\n"
