@@ -83,7 +83,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> None:
 def nothing_is_left() -> bool:
     """Whether the server has no descendants: what loses its parent comes to the server."""
     assert client._server is not None
-    for _ in range(100):
+    for _ in range(1000):
         if not processes.descendants(client._server.process.pid):
             return True
         time.sleep(0.02)
