@@ -163,8 +163,12 @@ def sizes_of(given: Sequence[str] | None) -> tuple[tuple[str, int], ...]:
     return tuple(pairs)
 
 
+def as_json(value: Any) -> str:
+    return json.dumps(value, indent=1)
+
+
 def print_json(value: Any) -> None:
-    print(json.dumps(value, indent=1))
+    print(as_json(value))
 
 
 def ladder_page(results: Path, output: Path, json_: bool) -> None:

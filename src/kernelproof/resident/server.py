@@ -1,0 +1,329 @@
+"""The process: who may ask, one call at a time, when it ends.
+
+The main thread carries calls out; others let commands in. It ends when its session is closed, after
+some time without a call, when its folder is gone, when it is told to, and after anything that may
+have left it other than a command would start: changed files, another environment, an interrupt.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import gc
+import hmac
+import os
+import queue
+import secrets
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+from kernelproof import intruders, openmp, timeline
+from kernelproof.errors import KernelproofError
+from kernelproof.importing import uncollected
+from kernelproof.resident import place
+from kernelproof.resident.place import Line
+from kernelproof.worker import processes
+from kernelproof.worker.client import start_server
+
+_LOOK = 2.0  # seconds between looks at the folder and the clock
+_HELLO_SECONDS = 5.0
+_LOCK_SECONDS = 15.0  # in which the judge before this one lets go
+_FAULT = 3
+
+
+def main(fd: int) -> NoReturn:
+    """Be a session's judge; the socket ``fd`` leads to the command that starts it."""
+    mine = place.identity()
+    # Beside this process's own import of torch.
+    start_server()
+    openmp.wait_passively()
+    # Whatever comes of a candidate, also once its supervisor was killed, stays below this process:
+    # see `_Door`.
+    processes.adopt_orphans()
+    Judge(Line(socket.socket(fileno=fd)), mine).run()
+    _leave()
+
+
+def _leave() -> NoReturn:
+    atexit._run_exitfuncs()
+    os._exit(0)
+
+
+class Judge:
+    """Of one session."""
+
+    def __init__(self, starter: Line, mine: dict[str, Any]) -> None:
+        self.starter = starter
+        self.mine = mine
+        self.lock = threading.Lock()
+        self.busy = False
+        self.over = False
+        self.calling = False
+        self.idle_since = time.monotonic()
+        self.work: queue.SimpleQueue[tuple[Line, dict[str, Any]]] = queue.SimpleQueue()
+        self.files: dict[str, tuple[int, int]] = {}
+        self.card: dict[str, Any] = {}
+        self.folder = Path()
+        self.held: IO[str] | None = None
+        signal.signal(signal.SIGINT, self._interrupted)
+
+    def run(self) -> None:
+        """Until it is over."""
+        threading.Thread(target=self._opened, daemon=True).start()
+        _imports()
+        self._note_files()
+        while not self.over:
+            try:
+                line, request = self.work.get(timeout=_LOOK)
+            except queue.Empty:
+                self._look()
+                continue
+            with line.socket:
+                self._carry_out(line, request)
+
+    # In threads of its own.
+
+    def _opened(self) -> None:
+        """Hear whose judge this is, listen, let commands in."""
+        card = self.starter.receive()
+        if card is None:
+            # The session was not opened.
+            _leave()
+        try:
+            listening = self._listen(card)
+        except (OSError, TimeoutError) as error:
+            with contextlib.suppress(OSError):
+                self.starter.send({"problem": f"it cannot listen: {error}"})
+            _leave()
+        with contextlib.suppress(OSError):
+            self.starter.send({"listens": True})
+        self.starter.socket.close()
+        while True:
+            connection, _ = listening.accept()
+            threading.Thread(target=self._let_in, args=(connection,), daemon=True).start()
+
+    def _listen(self, card: dict[str, Any]) -> socket.socket:
+        folder = place.folder_of(str(card["session"]))
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        held = (folder / place.LOCK).open("a")
+        deadline = time.monotonic() + _LOCK_SECONDS
+        while True:
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise TimeoutError("another judge of this session is alive") from None
+                time.sleep(0.02)
+        log = os.open(folder / place.LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.close(log)
+        (folder / place.SOCKET).unlink(missing_ok=True)
+        listening = socket.socket(socket.AF_UNIX)
+        before = os.umask(0o177)
+        try:
+            with place.address(folder) as name:
+                listening.bind(name)
+        finally:
+            os.umask(before)
+        listening.listen(16)
+        self.folder, self.held = folder, held
+        self.card = {**card, "token": secrets.token_hex(32), "pid": os.getpid(), "ended": ""}
+        place.write_card(folder, self.card)
+        return listening
+
+    def _let_in(self, connection: socket.socket) -> None:
+        """Take the request of a command, or refuse it."""
+        line = Line(connection)
+        try:
+            if self._stranger(connection):
+                connection.close()
+                return
+            connection.settimeout(_HELLO_SECONDS)
+            request = line.receive() or {}
+            token = str(request.get("token", ""))
+            if not hmac.compare_digest(token.encode(), str(self.card["token"]).encode()):
+                line.send({"why": "it does not know this command's token"})
+                connection.close()
+                return
+            connection.settimeout(None)
+            if not self._taken(line, request):
+                connection.close()
+        except (OSError, ValueError):
+            connection.close()
+
+    def _stranger(self, connection: socket.socket) -> bool:
+        """Whether not a command of this user is at the other end; a candidate's process is told on.
+
+        By the time it asks it may have ended: then nobody knows where it came from.
+        """
+        pid, user = place.peer(connection)
+        if pid in processes.descendants(os.getpid()):
+            intruders.note("the candidate's process connects to the socket of the judge")
+            return True
+        return user != os.geteuid() or pid == 0 or not Path(f"/proc/{pid}").exists()
+
+    def _taken(self, line: Line, request: dict[str, Any]) -> bool:
+        """Whether the request is now the main thread's; else it has been answered."""
+        with self.lock:
+            if self.over:
+                return False
+            if self.busy:
+                line.send({"why": "the session's judge is busy with another call", "busy": True})
+                return False
+            if request.get("do") == "stop":
+                self._end("")
+                line.send({"stopped": True})
+                return False
+            why = self._unfit(request)
+            if why:
+                self._end(why)
+                line.send({"why": why})
+                return False
+            self.busy = True
+            line.send({"taken": True})
+            self.work.put((line, request))
+            return True
+
+    def _unfit(self, request: dict[str, Any]) -> str:
+        """Why a command would judge otherwise than this process; "" where it would not."""
+        other = place.differences(self.mine, dict(request.get("identity") or {}))
+        if other:
+            return f"it was started with another {', '.join(other)}"
+        changed = [name for name, seen in self.files.items() if _stamp(name) != seen]
+        if changed:
+            more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+            return f"{changed[0]}{more}, which it has imported, changed"
+        return ""
+
+    # In the main thread.
+
+    def _carry_out(self, line: Line, request: dict[str, Any]) -> None:
+        over = threading.Event()
+        threading.Thread(target=self._watched, args=(line, over), daemon=True).start()
+        closed = interrupted = False
+        try:
+            self.calling = True
+            message, closed = _answered(line, request)
+            self.calling = False
+        except KeyboardInterrupt:
+            interrupted = True
+        self.calling = False
+        over.set()
+        self._note_files()
+        _tidy()
+        with self.lock:
+            self.busy, self.idle_since = False, time.monotonic()
+            if closed:
+                self._end("", forget=True)
+            elif interrupted:
+                self._end("the last call was interrupted")
+        if not interrupted:
+            # After the end was noted: the next command may come at once.
+            with contextlib.suppress(OSError):
+                line.send(message)
+
+    def _watched(self, line: Line, over: threading.Event) -> None:
+        """Interrupt the call when its command goes, as an interrupt of the command would."""
+        poll = select.poll()
+        poll.register(line.socket, select.POLLRDHUP)
+        while not over.is_set():
+            if poll.poll(200):
+                if not over.is_set():
+                    os.kill(os.getpid(), signal.SIGINT)
+                return
+
+    def _interrupted(self, *_: object) -> None:
+        if self.calling:
+            raise KeyboardInterrupt
+
+    def _look(self) -> None:
+        """End where there is nothing more to do."""
+        with self.lock:
+            if not self.card or self.busy:
+                return
+            idle = float(self.card["idle"])
+            if not (self.folder / place.CARD).is_file():
+                self._end("", forget=True)
+            elif time.monotonic() - self.idle_since > idle:
+                self._end(f"it had no call for {idle:g} s")
+
+    def _end(self, why: str, forget: bool = False) -> None:
+        """It is over: nobody is let in any more, and another may take its place at once."""
+        self.over = True
+        with contextlib.suppress(OSError):
+            (self.folder / place.SOCKET).unlink(missing_ok=True)
+            if forget:
+                (self.folder / place.CARD).unlink(missing_ok=True)
+            elif why:
+                place.write_card(self.folder, {**self.card, "ended": why})
+        if self.held is not None:
+            self.held.close()
+
+    def _note_files(self) -> None:
+        """What has been imported, as it is on disk."""
+        for module in list(sys.modules.values()):
+            name = getattr(module, "__file__", None)
+            if name and name not in self.files:
+                self.files[name] = _stamp(name)
+
+
+def _stamp(name: str) -> tuple[int, int]:
+    try:
+        found = os.stat(name)  # noqa: PTH116  some thousand files while somebody waits
+    except OSError:
+        return 0, 0
+    return found.st_mtime_ns, found.st_size
+
+
+def _imports() -> None:
+    """What every call needs."""
+    with uncollected():
+        import torch  # noqa: F401
+
+        from kernelproof import session_commands  # noqa: F401
+
+
+def _answered(line: Line, request: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+    """The message that ends a call, and whether that has closed the session."""
+    from kernelproof import session_commands
+
+    def progress(what: str, done: int, total: int) -> None:
+        # Where the command has gone `_watched` knows it, too.
+        with contextlib.suppress(OSError):
+            line.send({"progress": [what, done, total]})
+
+    intruders.taken()
+    with timeline.during(bool(request.get("stages"))) as stages:
+        try:
+            told = session_commands.carried_out(
+                request["what"], request["session"], request["candidate"], request["short"],
+                request["json"], request["store"], progress,
+            )  # fmt: skip
+            found = {"text": told.text, "exit": told.exit_code}
+            closed = told.closed
+        except KernelproofError as error:
+            found, closed = {"errors": f"kernelproof: {error}", "exit": error.exit_code}, False
+        except Exception:
+            words = "kernelproof: an internal error; please report it with the above"
+            found = {"errors": f"{traceback.format_exc()}{words}", "exit": _FAULT}
+            closed = False
+    return {**found, "stages": stages()}, closed
+
+
+def _tidy() -> None:
+    """Give back what the call has left: other sessions share the machine."""
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
