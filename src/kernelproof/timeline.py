@@ -113,14 +113,14 @@ def moment() -> float:
 
 
 @contextlib.contextmanager
-def during(wanted: bool) -> Iterator[Callable[[], list[dict[str, Any]]]]:
-    """Inside, this process notes stages for another, from now on, if that is ``wanted``. Gives what
-    returns them, for `adopt`."""
+def during(wanted: bool, start: float) -> Iterator[Callable[[], list[dict[str, Any]]]]:
+    """Inside, this process notes stages for another, from ``start`` (of the monotonic clock) on, if
+    that is ``wanted``. Gives what returns them, for `adopt`."""
     global _timeline
     before, mine = _timeline, None
     if wanted:
         mine = Timeline()
-        mine.started = time.monotonic()
+        mine.started = start
     _timeline = mine
     try:
         yield lambda: mine.rows() if mine is not None else []

@@ -141,7 +141,6 @@ def _connected(folder: Path) -> Line | None:
 
 def _asked(line: Line, ask: Ask, card: dict[str, Any]) -> int | dict[str, Any]:
     """The exit code; or why the judge does not do it ("why"), and whether it is ``busy``."""
-    began = timeline.moment()
     line.socket.settimeout(_HELLO_SECONDS)
     given = {
         "do": "call", "token": card.get("token"), "identity": place.identity(),
@@ -157,6 +156,7 @@ def _asked(line: Line, ask: Ask, card: dict[str, Any]) -> int | dict[str, Any]:
     if "why" in found:
         return found
     line.socket.settimeout(None)
+    began = timeline.moment()
     with Shown() as progress:
         while (found := line.receive()) is not None and "progress" in found:
             progress(*found["progress"])

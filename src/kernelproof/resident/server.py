@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import gc
 import hmac
+import importlib
 import os
 import queue
 import secrets
@@ -37,16 +38,25 @@ _LOOK = 2.0  # seconds between looks at the folder and the clock
 _HELLO_SECONDS = 5.0
 _LOCK_SECONDS = 15.0  # in which the judge before this one lets go
 _FAULT = 3
+# In the order in which a call needs them. The last but one is what `torch.autograd.grad` imports.
+_NEEDED = (
+    "torch", "kernelproof.session_commands", "kernelproof.session", "kernelproof.report.sessions",
+    "kernelproof.screen", "kernelproof.findings", "kernelproof.physics", "kernelproof.contestants",
+    "kernelproof.timed", "kernelproof.baselines", "kernelproof.rivals", "kernelproof.timing.clocks",
+    "kernelproof.check.matrix", "kernelproof.check.gradients", "kernelproof.check.explain",
+    "kernelproof.environment", "kernelproof.reproducer", "torch.fx.experimental.symbolic_shapes",
+    "torch.utils._python_dispatch",
+)  # fmt: skip
 
 
 def main(fd: int) -> NoReturn:
     """Be a session's judge; the socket ``fd`` leads to the command that starts it."""
     mine = place.identity()
     # Beside this process's own import of torch.
-    start_server()
+    start_server(more=True)
     openmp.wait_passively()
     # Whatever comes of a candidate, also once its supervisor was killed, stays below this process:
-    # see `_Door`.
+    # see `Judge._stranger`.
     processes.adopt_orphans()
     Judge(Line(socket.socket(fileno=fd)), mine).run()
     _leave()
@@ -68,7 +78,7 @@ class Judge:
         self.over = False
         self.calling = False
         self.idle_since = time.monotonic()
-        self.work: queue.SimpleQueue[tuple[Line, dict[str, Any]]] = queue.SimpleQueue()
+        self.work: queue.SimpleQueue[tuple[Line, dict[str, Any], float]] = queue.SimpleQueue()
         self.files: dict[str, tuple[int, int]] = {}
         self.card: dict[str, Any] = {}
         self.folder = Path()
@@ -78,16 +88,18 @@ class Judge:
     def run(self) -> None:
         """Until it is over."""
         threading.Thread(target=self._opened, daemon=True).start()
-        _imports()
+        prepare(self.card)
+        # What is here stays: `_tidy` need not look at it.
+        gc.freeze()
         self._note_files()
         while not self.over:
             try:
-                line, request = self.work.get(timeout=_LOOK)
+                line, request, came = self.work.get(timeout=_LOOK)
             except queue.Empty:
                 self._look()
                 continue
             with line.socket:
-                self._carry_out(line, request)
+                self._carry_out(line, request, came)
 
     # In threads of its own.
 
@@ -191,7 +203,7 @@ class Judge:
                 return False
             self.busy = True
             line.send({"taken": True})
-            self.work.put((line, request))
+            self.work.put((line, request, time.monotonic()))
             return True
 
     def _unfit(self, request: dict[str, Any]) -> str:
@@ -199,7 +211,7 @@ class Judge:
         other = place.differences(self.mine, dict(request.get("identity") or {}))
         if other:
             return f"it was started with another {', '.join(other)}"
-        changed = [name for name, seen in self.files.items() if _stamp(name) != seen]
+        changed = [name for name, seen in list(self.files.items()) if _stamp(name) != seen]
         if changed:
             more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
             return f"{changed[0]}{more}, which it has imported, changed"
@@ -207,30 +219,30 @@ class Judge:
 
     # In the main thread.
 
-    def _carry_out(self, line: Line, request: dict[str, Any]) -> None:
+    def _carry_out(self, line: Line, request: dict[str, Any], came: float) -> None:
         over = threading.Event()
         threading.Thread(target=self._watched, args=(line, over), daemon=True).start()
         closed = interrupted = False
         try:
             self.calling = True
-            message, closed = _answered(line, request)
+            message, closed = _answered(line, request, came)
             self.calling = False
         except KeyboardInterrupt:
             interrupted = True
         self.calling = False
         over.set()
-        self._note_files()
-        _tidy()
         with self.lock:
             self.busy, self.idle_since = False, time.monotonic()
             if closed:
                 self._end("", forget=True)
             elif interrupted:
                 self._end("the last call was interrupted")
+        # Now that the next command may come; should it come at once, it waits for the rest.
         if not interrupted:
-            # After the end was noted: the next command may come at once.
             with contextlib.suppress(OSError):
                 line.send(message)
+        self._note_files()
+        _tidy()
 
     def _watched(self, line: Line, over: threading.Event) -> None:
         """Interrupt the call when its command goes, as an interrupt of the command would."""
@@ -285,16 +297,33 @@ def _stamp(name: str) -> tuple[int, int]:
     return found.st_mtime_ns, found.st_size
 
 
-def _imports() -> None:
-    """What every call needs."""
+def prepare(card: dict[str, Any]) -> None:
+    """Do what every first call would, before it comes: imports, the problem, CUDA."""
     with uncollected():
-        import torch  # noqa: F401
+        for name in _NEEDED:
+            importlib.import_module(name)
+        # What does not load is told by the call that wants it.
+        with contextlib.suppress(Exception):
+            _problem(card)
 
-        from kernelproof import session_commands  # noqa: F401
+
+def _problem(card: dict[str, Any]) -> None:
+    import torch
+
+    from kernelproof import lease, problem
+    from kernelproof.worker import probe
+
+    if "problem" in card:
+        problem.load(card["problem"])
+    device = card.get("device") or "cuda"
+    if device != "cpu" and torch.cuda.is_available():
+        lease.device_key(device)
+        probe.without_for_cuda()
 
 
-def _answered(line: Line, request: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-    """The message that ends a call, and whether that has closed the session."""
+def _answered(line: Line, request: dict[str, Any], came: float) -> tuple[dict[str, Any], bool]:
+    """The message that ends a call, and whether that has closed the session. ``came``: when the
+    request did, by the monotonic clock."""
     from kernelproof import session_commands
 
     def progress(what: str, done: int, total: int) -> None:
@@ -303,7 +332,8 @@ def _answered(line: Line, request: dict[str, Any]) -> tuple[dict[str, Any], bool
             line.send({"progress": [what, done, total]})
 
     intruders.taken()
-    with timeline.during(bool(request.get("stages"))) as stages:
+    with timeline.during(bool(request.get("stages")), came) as stages:
+        timeline.mark("wait for the judge")
         try:
             told = session_commands.carried_out(
                 request["what"], request["session"], request["candidate"], request["short"],

@@ -18,11 +18,15 @@ from kernelproof.importing import uncollected
 from kernelproof.worker import processes, wire
 
 
-def main(fd: int) -> None:
-    """Serve on the socket ``fd`` until it closes."""
+def main(fd: int, more: bool = False) -> None:
+    """Serve on the socket ``fd`` until it closes. ``more``: import also what `torch.autograd.grad`
+    does, a quarter of a second, which pays where many workers are to come."""
     control = socket.socket(fileno=fd)
     with uncollected():
         import torch  # noqa: F401  the point of this process
+
+        if more:
+            import torch.fx.experimental.symbolic_shapes
     # Nor do the workers look at what stays, and by looking copy the pages that they share.
     gc.freeze()
 
