@@ -130,10 +130,10 @@ def during(wanted: bool, start: float) -> Iterator[Callable[[], list[dict[str, A
 
 def adopt(rows: list[dict[str, Any]], began: float) -> None:
     """Add stages of another process, which it counts from ``began`` on (see `moment`)."""
-    for row in rows if _timeline is not None else ():
-        _timeline.count(
-            row["beside"], row["stage"], began + row["began"], row["seconds"], row["times"]
-        )
+    if _timeline is not None:
+        for row in rows:
+            start = began + row["began"]
+            _timeline.count(row["beside"], row["stage"], start, row["seconds"], row["times"])
 
 
 def begin() -> None:

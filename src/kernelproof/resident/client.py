@@ -61,7 +61,7 @@ def parsed(words: list[str]) -> Ask | None:
             places.append(word)
     if len(places) != 2 or fields.get("store", "given") is None:
         return None
-    return Ask(words[1], *places, **fields)
+    return Ask(words[1], places[0], places[1], **fields)
 
 
 def carried_out(ask: Ask) -> int | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import os
 import signal
 import socket
@@ -23,10 +24,9 @@ def main(fd: int, more: bool = False) -> None:
     does, a quarter of a second, which pays where many workers are to come."""
     control = socket.socket(fileno=fd)
     with uncollected():
-        import torch  # noqa: F401  the point of this process
-
+        importlib.import_module("torch")  # the point of this process
         if more:
-            import torch.fx.experimental.symbolic_shapes
+            importlib.import_module("torch.fx.experimental.symbolic_shapes")
     # Nor do the workers look at what stays, and by looking copy the pages that they share.
     gc.freeze()
 
