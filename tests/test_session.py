@@ -258,3 +258,33 @@ def test_the_command_line_plays_it(url: str, capsys: pytest.CaptureFixture) -> N
     assert code == 2 and "--cost 'bench' is not CALL=N" in err
     code, _, err = play("start", "axpby", "--level", "some")
     assert code == 2 and "--level 'some': there are quick, default, thorough" in err
+
+
+def test_a_folder_is_a_session(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture) -> None:
+    def play(*words: str) -> tuple[int, str, str]:
+        try:
+            cli.main(["session", *words])
+        except SystemExit as end:
+            return int(end.code or 0), *capsys.readouterr()
+        return 0, *capsys.readouterr()
+
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = play("start", "axpby", "--dir", "my attempts", "--level", "quick")
+    assert code == 0
+    assert out.rstrip().endswith("kernelproof session check 'my attempts' CANDIDATE")
+    code, out, _ = play("check", "my attempts", str(HONEST), "--short")
+    assert code == 0 and "kernelproof session bench 'my attempts' CANDIDATE" in out
+    (tmp_path / "my attempts").rename("elsewhere")
+    assert session.log("elsewhere").session.used == 1
+    assert session.problem_of("elsewhere") == "axpby"
+    # It is in its own store and in no other.
+    one = session.log("elsewhere").session.id
+    with pytest.raises(UsageError, match=f"no session begins with '{one}'"):
+        session.log(one)
+    code, _, err = play("start", "axpby", "--dir", "elsewhere")
+    assert code == 2 and f"elsewhere has the session {one}: go on with it" in err
+    code, _, err = play("start", "axpby", "--dir", "other", "--store", "sqlite://")
+    assert code == 2 and "has its store there; leave sqlite:// out" in err
+    (tmp_path / "elsewhere" / "session.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"does not name a session: KeyError"):
+        session.log("elsewhere")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kernelproof import session_folder
 from kernelproof.arguments import (
     BaselineOpt,
     BytesOpt,
@@ -32,6 +34,7 @@ from kernelproof.progress import Shown
 from kernelproof.resident import client, launch, place
 
 if TYPE_CHECKING:
+    from kernelproof.report.sessions import Words
     from kernelproof.types import Level, NextStep, Progress, Rules, SessionState, Started
 
 app = typer.Typer(
@@ -43,7 +46,7 @@ app = typer.Typer(
 ShortOpt = Annotated[
     bool, typer.Option("--short", help="Figures in one line instead of all about the judgement.")
 ]
-SessionArg = Annotated[str, typer.Argument(help="The session's id, or how it begins.")]
+SessionArg = Annotated[str, typer.Argument(help="The session's id, how it begins, or its folder.")]
 BudgetOpt = Annotated[int, typer.Option(min=0, help="Calls in all.")]
 TimeOpt = Annotated[
     float | None, typer.Option(help="Seconds, after which only a submission is taken.")
@@ -82,6 +85,12 @@ def start(
     judge_idle: Annotated[
         float, typer.Option(min=1.0, help="Seconds without a call, after which the judge ends.")
     ] = place.IDLE,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--dir", help="Keep the session in this folder, which then names it; it has its store."
+        ),
+    ] = None,
     json_: JsonOpt = False,
     store: StoreOpt = None,
 ) -> None:
@@ -94,11 +103,12 @@ def start(
         submit_level=submit_level, seeds=seeds, case=case, max_bytes=max_bytes, size=size,
         shrink=shrink, baseline=baseline, seconds=seconds, rounds=rounds, timeout=timeout,
     )  # fmt: skip
-    made = session.start(problem, rules, store=store)
+    made = session.start(problem, rules, store=store, folder=folder)
     if judge and not place.switched_off():
         # After the session was opened: until then it may still be refused.
-        _start_judge(made, session.problem_of(made.session.id, store=store), judge_idle)
-    print(started(made, command)) if not json_ else print_json(_plain(made))
+        name = made.session.id if folder is None else str(folder)
+        _start_judge(made, session.problem_of(name, store=store), judge_idle)
+    print(started(made, command(folder or ""))) if not json_ else print_json(_plain(made))
 
 
 def _start_judge(made: Started, problem: str, idle: float) -> None:
@@ -158,7 +168,7 @@ def log(
     from kernelproof.report.sessions import ladder
 
     found = sessions.log(session, store=store)
-    print(ladder(found, command, diffs)) if not json_ else print_json(_plain(found))
+    print(ladder(found, command(session), diffs)) if not json_ else print_json(_plain(found))
 
 
 @app.command(name="list")
@@ -208,14 +218,23 @@ def problem(
     print(shown(found)) if not json_ else print_json(_plain(found))
 
 
-def command(step: NextStep, state: SessionState) -> str:
-    """The command line of a next step."""
-    if step.action == "start":
-        return f"kernelproof session start {state.problem}"
-    if step.action == "log":
-        return f"kernelproof session log {state.id}"
-    verb = step.then if step.action == "edit" else step.action
-    return f"kernelproof session {verb} {state.id} CANDIDATE"
+def command(session: str | Path = "") -> Words:
+    """What gives the command line of a next step; ``session``: how the user calls the session, of
+    which a folder must be kept to."""
+
+    def line(step: NextStep, state: SessionState) -> str:
+        from kernelproof.report.units import shell_path
+
+        folder = bool(session) and session_folder.is_one(session)
+        name = shell_path(str(session)) if folder else state.id
+        if step.action == "start":
+            return f"kernelproof session start {state.problem}"
+        if step.action == "log":
+            return f"kernelproof session log {name}"
+        verb = step.then if step.action == "edit" else step.action
+        return f"kernelproof session {verb} {name} CANDIDATE"
+
+    return line
 
 
 def rules_of(
@@ -266,7 +285,7 @@ def carried_out(
     from kernelproof.report.sessions import answer
 
     found = sessions.call(session, what, candidate, store=store, progress=progress)
-    text = answer(found, command, not short) if not json_ else as_json(_plain(found))
+    text = answer(found, command(session), not short) if not json_ else as_json(_plain(found))
     return Told(text, 0 if found.status == "pass" else 1, found.session.state == "closed")
 
 

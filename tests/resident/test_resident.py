@@ -131,15 +131,15 @@ def test_commands_ask_it_and_import_nothing_slow(shop: Shop) -> None:
     code, out, err = shop.run("check", one, "none.py")
     assert code == 2 and out == "" and "kernelproof: no candidate 'none.py'" in err
     assert shop.judge(one) == pid and shop.log(one).session.used == 2
-    # Another session has its own; what it submits ends that one alone.
-    two = shop.start()
+    # Another session has its own; what it submits ends that one alone. It is kept in a folder.
+    two = shop.start("--dir", "attempts")
     other = shop.judge(two)
     assert other != pid
-    code, out, err = shop.run("submit", two, right, "--short")
+    code, out, err = shop.run("submit", "attempts", right, "--short")
     assert code == 0 and "closed" in out and err.endswith("[]\n")
     until(lambda: not alive(other))
     assert not (shop.at(two) / place.CARD).exists() and alive(pid)
-    code, _, err = shop.run("check", two, right)
+    code, _, err = shop.run("check", "attempts", right)
     assert code == 2 and "is closed: its candidate was submitted" in err
     assert "judge" not in err.splitlines()[-2]
     _, out, _ = shop.run("stop", one)

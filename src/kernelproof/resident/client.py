@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from kernelproof import timeline
+from kernelproof import session_folder, timeline
+from kernelproof.errors import UsageError
 from kernelproof.progress import Shown
 from kernelproof.resident import launch, place
 from kernelproof.resident.place import Line
@@ -73,7 +74,7 @@ def carried_out(ask: Ask) -> int | None:
     """
     if settled or not ask.judge or place.switched_off():
         return None
-    folder = place.folder_with_card(ask.session)
+    folder = _folder(ask.session)
     if folder is None:
         return None
     reason = ""
@@ -105,7 +106,7 @@ def carried_out(ask: Ask) -> int | None:
 
 def stop(session: str) -> str:
     """End the judge of a session, for good; what became of it, in words."""
-    folder = place.folder_with_card(session)
+    folder = _folder(session)
     if folder is None:
         return "the session has no judge"
     card = place.card(folder) or {}
@@ -121,6 +122,14 @@ def stop(session: str) -> str:
         words = "its judge has ended"
     (folder / place.CARD).unlink(missing_ok=True)
     return f"{words}; the session's commands judge by themselves"
+
+
+def _folder(session: str) -> Path | None:
+    """Where the judge of a session is, or was. What names no session is for `session` to refuse."""
+    try:
+        return place.folder_with_card(session_folder.resolved(session, None)[0])
+    except UsageError:
+        return None
 
 
 def _connected(folder: Path) -> Line | None:
