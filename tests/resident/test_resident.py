@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ import pytest
 from kernelproof import holder, session
 from kernelproof.resident import client, place
 from kernelproof.resident.client import Ask
+from kernelproof.resident.imported import Imported
 from kernelproof.resident.place import Line
 
 PROBLEM = Path(__file__).resolve().parents[2] / "problems" / "axpby.py"
@@ -277,6 +279,28 @@ def test_a_socket_far_down_has_a_short_name(tmp_path: Path) -> None:
             door.connect(name)
         assert (deep / place.SOCKET).is_socket()
         assert place.peer(door) == (os.getpid(), os.geteuid())
+
+
+def test_a_file_that_is_not_what_was_imported_is_named(tmp_path: Path, monkeypatch) -> None:
+    helper, late = (tmp_path / f"kp_{name}.py" for name in ("helper", "late"))
+    helper.write_text("A = 1\n")
+    os.utime(helper, (1, 1))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    files = Imported()
+    importlib.import_module("kp_helper")
+    files.note(time.time_ns())
+    assert str(helper) not in files.changed()
+    os.utime(helper, (2, 2))
+    assert str(helper) in files.changed()
+    began = time.time_ns()
+    time.sleep(0.02)
+    # Written, imported, written again: nobody knows any more what was read.
+    late.write_text("B = 1\n")
+    importlib.import_module("kp_late")
+    files.note(began)
+    assert str(late) in files.changed()
+    for name in ("kp_helper", "kp_late"):
+        del sys.modules[name]
 
 
 def test_what_differs_is_named() -> None:

@@ -19,7 +19,6 @@ import secrets
 import select
 import signal
 import socket
-import sys
 import threading
 import time
 import traceback
@@ -30,6 +29,7 @@ from kernelproof import intruders, openmp, timeline
 from kernelproof.errors import KernelproofError
 from kernelproof.importing import uncollected
 from kernelproof.resident import place
+from kernelproof.resident.imported import Imported
 from kernelproof.resident.place import Line
 from kernelproof.worker import processes
 from kernelproof.worker.client import start_server
@@ -79,7 +79,8 @@ class Judge:
         self.calling = False
         self.idle_since = time.monotonic()
         self.work: queue.SimpleQueue[tuple[Line, dict[str, Any], float]] = queue.SimpleQueue()
-        self.files: dict[str, tuple[int, int]] = {}
+        self.files = Imported()
+        self.opened = threading.Event()
         self.card: dict[str, Any] = {}
         self.folder = Path()
         self.held: IO[str] | None = None
@@ -88,10 +89,15 @@ class Judge:
     def run(self) -> None:
         """Until it is over."""
         threading.Thread(target=self._opened, daemon=True).start()
-        prepare(self.card)
+        began = time.time_ns()
+        imports()
+        self.opened.wait()
+        # What does not load is told by the call that wants it.
+        with contextlib.suppress(Exception):
+            prepare(self.card)
         # What is here stays: `_tidy` need not look at it.
         gc.freeze()
-        self._note_files()
+        self.files.note(began)
         while not self.over:
             try:
                 line, request, came = self.work.get(timeout=_LOOK)
@@ -115,6 +121,7 @@ class Judge:
             with contextlib.suppress(OSError):
                 self.starter.send({"problem": f"it cannot listen: {error}"})
             _leave()
+        self.opened.set()
         with contextlib.suppress(OSError):
             self.starter.send({"listens": True})
         self.starter.socket.close()
@@ -211,7 +218,7 @@ class Judge:
         other = place.differences(self.mine, dict(request.get("identity") or {}))
         if other:
             return f"it was started with another {', '.join(other)}"
-        changed = [name for name, seen in list(self.files.items()) if _stamp(name) != seen]
+        changed = self.files.changed()
         if changed:
             more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
             return f"{changed[0]}{more}, which it has imported, changed"
@@ -223,6 +230,7 @@ class Judge:
         over = threading.Event()
         threading.Thread(target=self._watched, args=(line, over), daemon=True).start()
         closed = interrupted = False
+        began = time.time_ns()
         try:
             self.calling = True
             message, closed = _answered(line, request, came)
@@ -241,7 +249,7 @@ class Judge:
         if not interrupted:
             with contextlib.suppress(OSError):
                 line.send(message)
-        self._note_files()
+        self.files.note(began)
         _tidy()
 
     def _watched(self, line: Line, over: threading.Event) -> None:
@@ -281,40 +289,22 @@ class Judge:
         if self.held is not None:
             self.held.close()
 
-    def _note_files(self) -> None:
-        """What has been imported, as it is on disk."""
-        for module in list(sys.modules.values()):
-            name = getattr(module, "__file__", None)
-            if name and name not in self.files:
-                self.files[name] = _stamp(name)
 
-
-def _stamp(name: str) -> tuple[int, int]:
-    try:
-        found = os.stat(name)  # noqa: PTH116  some thousand files while somebody waits
-    except OSError:
-        return 0, 0
-    return found.st_mtime_ns, found.st_size
-
-
-def prepare(card: dict[str, Any]) -> None:
-    """Do what every first call would, before it comes: imports, the problem, CUDA."""
+def imports() -> None:
+    """What every call needs."""
     with uncollected():
         for name in _NEEDED:
             importlib.import_module(name)
-        # What does not load is told by the call that wants it.
-        with contextlib.suppress(Exception):
-            _problem(card)
 
 
-def _problem(card: dict[str, Any]) -> None:
+def prepare(card: dict[str, Any]) -> None:
+    """What the first call would do before all else: import the problem, start CUDA."""
     import torch
 
     from kernelproof import lease, problem
     from kernelproof.worker import probe
 
-    if "problem" in card:
-        problem.load(card["problem"])
+    problem.load(card["problem"])
     device = card.get("device") or "cuda"
     if device != "cpu" and torch.cuda.is_available():
         lease.device_key(device)
