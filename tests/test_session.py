@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelproof import cli, session
+from kernelproof import cli, session, session_calls
 from kernelproof.errors import CandidateNotFound, UsageError
 from kernelproof.store import Sessions, Store
 from kernelproof.types import Rules
@@ -158,7 +158,7 @@ def test_a_fault_of_ours_gives_the_call_back(opened, url: str, monkeypatch) -> N
     def broken(*_: object) -> None:
         raise ZeroDivisionError("ours")
 
-    monkeypatch.setattr(session.session_calls, "make", broken)
+    monkeypatch.setattr(session_calls, "make", broken)
     for what in (session.check, session.submit):
         with pytest.raises(ZeroDivisionError):
             what(one, RIGHT, store=url)
@@ -173,13 +173,13 @@ def test_a_candidate_that_is_edited_meanwhile_is_not_judged(
 ) -> None:
     path = tmp_path / "mine.py"
     path.write_text(RIGHT)
-    make = session.session_calls.make
+    make = session_calls.make
 
     def edits(*arguments: object) -> object:
         path.write_text(RIGHT + "# edited\n")
         return make(*arguments)
 
-    monkeypatch.setattr(session.session_calls, "make", edits)
+    monkeypatch.setattr(session_calls, "make", edits)
     with pytest.raises(UsageError, match="changed while it was looked at"):
         session.check(opened(), path, store=url)
 

@@ -19,13 +19,12 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kernelproof import advice, attempts, given, holder, session_calls, session_folder, sources
+from kernelproof import attempts, given, holder, session_folder, sources
 from kernelproof import candidate as candidates
 from kernelproof import problem as problems
 from kernelproof.errors import UsageError
-from kernelproof.session_calls import Outcome
 from kernelproof.store import Sessions, Store
 from kernelproof.store.sessions import SUBMIT, aware, now
 from kernelproof.types import (
@@ -40,6 +39,9 @@ from kernelproof.types import (
     What,
     silent,
 )
+
+if TYPE_CHECKING:
+    from kernelproof.session_calls import Outcome
 
 Candidate = str | Path
 _KINDS = ("compile", "check", "bench", "inspect")
@@ -150,6 +152,9 @@ def call(
     session, store = session_folder.resolved(session, store)
     kept = Sessions(store)
     recovered(kept, session)
+    # Not before: to open a session takes none of it.
+    from kernelproof import advice, session_calls
+
     found = _load(kept, session)
     path = given.placed(found.state.id, candidate, files, name, _problem_path(found))
     loaded = candidates.load(path)
@@ -289,6 +294,8 @@ def _load(kept: Sessions, session: str) -> _Session:
 
 
 def _log(kept: Sessions, found: _Session) -> SessionLog:
+    from kernelproof import advice
+
     ladder, best = attempts.ladder(kept, kept.calls(found.state.id))
     empty = SessionLog(
         session=found.state, rules=found.rules, attempts=ladder, best=best,

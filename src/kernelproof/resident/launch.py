@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
+import os
+import secrets
 import socket
 import subprocess
 import sys
-from typing import Any
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
 
 from kernelproof import openmp
-from kernelproof.resident.place import Line
+from kernelproof.resident import place
 
 _BOOT = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[2]); "
     "from kernelproof.resident.server import main; main(int(sys.argv[1]))"
 )
-# Until it listens. Python starts in a tenth of that, and torch is imported later.
-_SECONDS = 30.0
+_LOCK_SECONDS = 15.0  # in which the judge before this one lets go
+_WAIT = 0.02
 
 
 class Launch:
@@ -25,7 +32,7 @@ class Launch:
 
     def __init__(self) -> None:
         self._ours, theirs = socket.socketpair()
-        subprocess.Popen(
+        self._process = subprocess.Popen(
             [sys.executable, "-c", _BOOT, str(theirs.fileno()), json.dumps(sys.path)],
             pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL, env=openmp.users_environment(),
@@ -35,27 +42,75 @@ class Launch:
         theirs.close()
 
     def tell(self, card: dict[str, Any]) -> str:
-        """Whose judge it is; waits until it listens.
+        """Whose judge it is. This process listens for it, so that the next command finds it at
+        once, whatever it is doing by then.
 
         Args:
             card: ``session`` (its id), ``problem`` (path), ``device`` (None: whatever a candidate
                 needs) and ``idle`` (seconds).
 
         Returns:
-            why there is none; "" where it listens.
+            why there is none; "" where it is on its way.
         """
-        line = Line(self._ours)
-        self._ours.settimeout(_SECONDS)
+        folder = place.folder_of(str(card["session"]))
         try:
-            line.send(card)
-            found = line.receive()
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with _locked(folder) as held, _listening(folder) as listening:
+                token, pid = secrets.token_hex(32), self._process.pid
+                full = {**card, "token": token, "pid": pid, "ended": ""}
+                place.write_card(folder, full)
+                socket.send_fds(
+                    self._ours, [json.dumps(full).encode()], [listening.fileno(), held.fileno()]
+                )
         except OSError as error:
-            return f"it did not start: {error}"
+            return f"it cannot listen in {folder}: {error}"
         finally:
             self._ours.close()
-        if found is None:
-            return "it ended while it started"
-        return str(found.get("problem", ""))
+        return ""
+
+
+def received(fd: int) -> tuple[dict[str, Any], socket.socket, int] | None:
+    """In the judge: its card, the socket that it listens on, and the file that it has locked; None
+    where the session was not opened. ``fd``: of what leads to its `Launch`."""
+    with socket.socket(fileno=fd) as channel:
+        text, fds, _, _ = socket.recv_fds(channel, 1 << 20, 2)
+    if not text:
+        return None
+    for each in fds:
+        os.set_inheritable(each, False)
+    return json.loads(text), socket.socket(fileno=fds[0]), fds[1]
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[IO[str]]:
+    """The file that the living judge of a session has locked. The lock goes with the open file: it
+    is the judge's as soon as that has it, too."""
+    with (folder / place.LOCK).open("a") as held:
+        deadline = time.monotonic() + _LOCK_SECONDS
+        while True:
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise OSError("another judge of this session is alive") from None
+                time.sleep(_WAIT)
+        yield held
+
+
+@contextlib.contextmanager
+def _listening(folder: Path) -> Iterator[socket.socket]:
+    """A socket for this user alone."""
+    (folder / place.SOCKET).unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as listening:
+        before = os.umask(0o177)
+        try:
+            with place.address(folder) as name:
+                listening.bind(name)
+        finally:
+            os.umask(before)
+        listening.listen(16)
+        yield listening
 
 
 _under_way: Launch | None = None

@@ -9,26 +9,25 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import fcntl
 import gc
 import hmac
 import importlib
 import os
 import queue
-import secrets
 import select
 import signal
 import socket
 import threading
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import Any, NoReturn
 
-from kernelproof import intruders, openmp, timeline
+from kernelproof import ahead, intruders, openmp, timeline
 from kernelproof.errors import KernelproofError
 from kernelproof.importing import uncollected
-from kernelproof.resident import place
+from kernelproof.resident import launch, place
 from kernelproof.resident.imported import Imported
 from kernelproof.resident.place import Line
 from kernelproof.worker import processes
@@ -36,16 +35,18 @@ from kernelproof.worker.client import start_server
 
 _LOOK = 2.0  # seconds between looks at the folder and the clock
 _HELLO_SECONDS = 5.0
-_LOCK_SECONDS = 15.0  # in which the judge before this one lets go
 _FAULT = 3
-# In the order in which a call needs them. The last but one is what `torch.autograd.grad` imports.
-_NEEDED = (
-    "torch", "kernelproof.session_commands", "kernelproof.session", "kernelproof.report.sessions",
-    "kernelproof.screen", "kernelproof.findings", "kernelproof.physics", "kernelproof.contestants",
-    "kernelproof.timed", "kernelproof.baselines", "kernelproof.rivals", "kernelproof.timing.clocks",
+# What a call needs before its candidate is built, and after that. The last is what
+# `torch.autograd.grad` imports.
+_FIRST = (
+    "torch", "kernelproof.session_commands", "kernelproof.session", "kernelproof.session_calls",
+    "kernelproof.screen", "kernelproof.findings",
+)  # fmt: skip
+_THEN = (
     "kernelproof.check.matrix", "kernelproof.check.gradients", "kernelproof.check.explain",
-    "kernelproof.environment", "kernelproof.reproducer", "torch.fx.experimental.symbolic_shapes",
-    "torch.utils._python_dispatch",
+    "kernelproof.environment", "kernelproof.reproducer", "kernelproof.report.sessions",
+    "kernelproof.timed", "kernelproof.physics", "kernelproof.contestants", "kernelproof.baselines",
+    "kernelproof.rivals", "kernelproof.timing.clocks", "torch.fx.experimental.symbolic_shapes",
 )  # fmt: skip
 
 
@@ -58,7 +59,7 @@ def main(fd: int) -> NoReturn:
     # Whatever comes of a candidate, also once its supervisor was killed, stays below this process:
     # see `Judge._stranger`.
     processes.adopt_orphans()
-    Judge(Line(socket.socket(fileno=fd)), mine).run()
+    Judge(mine).run(fd)
     _leave()
 
 
@@ -70,8 +71,7 @@ def _leave() -> NoReturn:
 class Judge:
     """Of one session."""
 
-    def __init__(self, starter: Line, mine: dict[str, Any]) -> None:
-        self.starter = starter
+    def __init__(self, mine: dict[str, Any]) -> None:
         self.mine = mine
         self.lock = threading.Lock()
         self.busy = False
@@ -83,21 +83,17 @@ class Judge:
         self.opened = threading.Event()
         self.card: dict[str, Any] = {}
         self.folder = Path()
-        self.held: IO[str] | None = None
+        self.held = -1
         signal.signal(signal.SIGINT, self._interrupted)
 
-    def run(self) -> None:
-        """Until it is over."""
-        threading.Thread(target=self._opened, daemon=True).start()
+    def run(self, fd: int) -> None:
+        """Until it is over. ``fd``: of what leads to who started it."""
+        threading.Thread(target=self._opened, args=(fd,), daemon=True).start()
         began = time.time_ns()
-        imports()
+        imports(_FIRST)
         self.opened.wait()
-        # What does not load is told by the call that wants it.
-        with contextlib.suppress(Exception):
-            prepare(self.card)
-        # What is here stays: `_tidy` need not look at it.
-        gc.freeze()
-        self.files.note(began)
+        # A call may come now: while its candidate is built there is time for the rest.
+        threading.Thread(target=self._prepare, args=(began,), daemon=True).start()
         while not self.over:
             try:
                 line, request, came = self.work.get(timeout=_LOOK)
@@ -109,56 +105,37 @@ class Judge:
 
     # In threads of its own.
 
-    def _opened(self) -> None:
-        """Hear whose judge this is, listen, let commands in."""
-        card = self.starter.receive()
-        if card is None:
-            # The session was not opened.
+    def _prepare(self, began: int) -> None:
+        imports(_THEN)
+        # What does not load is told by the call that wants it.
+        with contextlib.suppress(Exception):
+            prepare(self.card)
+        # What is here stays: `_tidy` need not look at it.
+        gc.freeze()
+        self.files.note(began)
+
+    def _opened(self, fd: int) -> None:
+        """Hear whose judge this is, and let commands in. ``fd`` leads to who started it."""
+        got = launch.received(fd)
+        if got is None:
             _leave()
-        try:
-            listening = self._listen(card)
-        except (OSError, TimeoutError) as error:
-            with contextlib.suppress(OSError):
-                self.starter.send({"problem": f"it cannot listen: {error}"})
-            _leave()
+        self.card, listening, self.held = got
+        self.folder = place.folder_of(str(self.card["session"]))
+        log = os.open(self.folder / place.LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.close(log)
         self.opened.set()
-        with contextlib.suppress(OSError):
-            self.starter.send({"listens": True})
-        self.starter.socket.close()
+        self._start_cuda()
         while True:
             connection, _ = listening.accept()
             threading.Thread(target=self._let_in, args=(connection,), daemon=True).start()
 
-    def _listen(self, card: dict[str, Any]) -> socket.socket:
-        folder = place.folder_of(str(card["session"]))
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        held = (folder / place.LOCK).open("a")
-        deadline = time.monotonic() + _LOCK_SECONDS
-        while True:
-            try:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise TimeoutError("another judge of this session is alive") from None
-                time.sleep(0.02)
-        log = os.open(folder / place.LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        os.close(log)
-        (folder / place.SOCKET).unlink(missing_ok=True)
-        listening = socket.socket(socket.AF_UNIX)
-        before = os.umask(0o177)
-        try:
-            with place.address(folder) as name:
-                listening.bind(name)
-        finally:
-            os.umask(before)
-        listening.listen(16)
-        self.folder, self.held = folder, held
-        self.card = {**card, "token": secrets.token_hex(32), "pid": os.getpid(), "ended": ""}
-        place.write_card(folder, self.card)
-        return listening
+    def _start_cuda(self) -> None:
+        """Where a candidate may be for a GPU: its driver needs none of what is being imported."""
+        device = self.card.get("device") or "cuda"
+        if device != "cpu" and any(Path(path).exists() for path in ahead.DRIVERS):
+            threading.Thread(target=ahead.retain_context, args=(device,), daemon=True).start()
 
     def _let_in(self, connection: socket.socket) -> None:
         """Take the request of a command, or refuse it."""
@@ -286,19 +263,18 @@ class Judge:
                 (self.folder / place.CARD).unlink(missing_ok=True)
             elif why:
                 place.write_card(self.folder, {**self.card, "ended": why})
-        if self.held is not None:
-            self.held.close()
+        os.close(self.held)
 
 
-def imports() -> None:
-    """What every call needs."""
+def imports(names: Sequence[str]) -> None:
+    """Import these modules."""
     with uncollected():
-        for name in _NEEDED:
+        for name in names:
             importlib.import_module(name)
 
 
 def prepare(card: dict[str, Any]) -> None:
-    """What the first call would do before all else: import the problem, start CUDA."""
+    """What else the first call would do: import the problem, look at the GPU."""
     import torch
 
     from kernelproof import lease, problem
