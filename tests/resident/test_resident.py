@@ -86,7 +86,7 @@ class Shop:
     def judge(self, one: str) -> int:
         """The process of the judge of session ``one``."""
         card = place.card(self.at(one))
-        assert card is not None and not card["ended"]
+        assert card is not None
         return int(card["pid"])
 
     def log(self, one: str):
@@ -122,11 +122,11 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
 def test_commands_ask_it_and_import_nothing_slow(shop: Shop) -> None:
     one, right = shop.start(), shop.candidate("right")
     pid = shop.judge(one)
-    for name in (place.SOCKET, place.CARD, place.LOG):
-        assert (shop.at(one) / name).stat().st_mode & 0o777 == 0o600, name
     code, out, err = shop.run("check", one[:6], "right.py", "--short")
     assert code == 0 and "check 1: pass: right (first attempt)" in out
     assert err.splitlines()[-1] == "[]" and "check default ..." in err
+    for name in (place.SOCKET, place.CARD, place.LOG):
+        assert (shop.at(one) / name).stat().st_mode & 0o777 == 0o600, name
     wrong = shop.candidate("wrong", "beta = 0.0")
     code, out, err = shop.run("check", one, wrong, "--json")
     assert code == 1 and json.loads(out)["status"] == "wrong" and err.endswith("[]\n")
