@@ -46,6 +46,21 @@ def session_judge() -> str:
     return "\n".join(lines) + "\n"
 
 
+def parallel_sessions() -> str:
+    """Sessions that were driven at the same time, and what of them was lost or mixed."""
+    body = json.loads((ROOT / "results" / "parallel-sessions.json").read_text())
+    lines = [
+        "| store | machine | sessions | calls | records | lost or mixed | took |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for database, one in body.items():
+        env = one["environment"]
+        row = [database, f"{env['cpu']}, {env['cores']} cores", str(one["sessions"])]
+        row += [str(one["calls"]), str(one["records"]), str(len(one["differences"]))]
+        lines.append(f"| {' | '.join([*row, seconds(one['seconds'])])} |")
+    return "\n".join(lines) + "\n"
+
+
 def proofs() -> str:
     """Where proofs were made and verified."""
     rows: list[dict[str, Any]] = json.loads((ROOT / "results" / "proofs.json").read_text())
