@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 
 _UNKNOWN = (-1, -1)
 
@@ -13,16 +14,17 @@ class Imported:
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[int, int]] = {}
+        self._noted = time.time_ns()
 
-    def note(self, began: int) -> None:
-        """Look at what has been imported since the last time, which is after ``began`` (in ns, as
-        of `time.time_ns`). What was written since then may have been read before that: it counts as
-        changed."""
+    def note(self) -> None:
+        """Look at what has been imported since the last time. What was written since then may have
+        been read before that: it counts as changed."""
+        last, self._noted = self._noted, time.time_ns()
         for module in list(sys.modules.values()):
             name = getattr(module, "__file__", None)
             if name and name not in self._seen:
                 found = _stamp(name)
-                self._seen[name] = found if found[0] < began else _UNKNOWN
+                self._seen[name] = found if found[0] < last else _UNKNOWN
 
     def changed(self) -> list[str]:
         """Files that are not what was imported."""

@@ -36,18 +36,20 @@ from kernelproof.worker.client import start_server
 _LOOK = 2.0  # seconds between looks at the folder and the clock
 _HELLO_SECONDS = 5.0
 _FAULT = 3
-# What a call needs before its candidate is built, and after that. The last is what
-# `torch.autograd.grad` imports.
+# What a call needs before its candidate is built; and after that, for which a thread has the time
+# of the build. That imports modules of kernelproof only, which import each other in one direction.
 _FIRST = (
     "torch", "kernelproof.session_commands", "kernelproof.session", "kernelproof.session_calls",
     "kernelproof.screen", "kernelproof.findings",
 )  # fmt: skip
-_THEN = (
+_BESIDE = (
     "kernelproof.check.matrix", "kernelproof.check.gradients", "kernelproof.check.explain",
     "kernelproof.environment", "kernelproof.reproducer", "kernelproof.report.sessions",
     "kernelproof.timed", "kernelproof.physics", "kernelproof.contestants", "kernelproof.baselines",
-    "kernelproof.rivals", "kernelproof.timing.clocks", "torch.fx.experimental.symbolic_shapes",
+    "kernelproof.rivals", "kernelproof.timing.clocks",
 )  # fmt: skip
+# While no call has come, in the main thread. It is what `torch.autograd.grad` imports.
+_IDLE = ("torch.fx.experimental.symbolic_shapes",)
 
 
 def main(fd: int) -> NoReturn:
@@ -89,11 +91,18 @@ class Judge:
     def run(self, fd: int) -> None:
         """Until it is over. ``fd``: of what leads to who started it."""
         threading.Thread(target=self._opened, args=(fd,), daemon=True).start()
-        began = time.time_ns()
         imports(_FIRST)
         self.opened.wait()
-        # A call may come now: while its candidate is built there is time for the rest.
-        threading.Thread(target=self._prepare, args=(began,), daemon=True).start()
+        threading.Thread(target=imports, args=(_BESIDE,), daemon=True).start()
+        if self.work.empty():
+            # In this thread: a problem may draw numbers while it is imported.
+            imports(_IDLE)
+            # What does not load is told by the call that wants it.
+            with contextlib.suppress(Exception):
+                prepare(self.card)
+        # What is here stays, and `_tidy` need not look at it.
+        gc.freeze()
+        self.files.note()
         while not self.over:
             try:
                 line, request, came = self.work.get(timeout=_LOOK)
@@ -104,15 +113,6 @@ class Judge:
                 self._carry_out(line, request, came)
 
     # In threads of its own.
-
-    def _prepare(self, began: int) -> None:
-        imports(_THEN)
-        # What does not load is told by the call that wants it.
-        with contextlib.suppress(Exception):
-            prepare(self.card)
-        # What is here stays: `_tidy` need not look at it.
-        gc.freeze()
-        self.files.note(began)
 
     def _opened(self, fd: int) -> None:
         """Hear whose judge this is, and let commands in. ``fd`` leads to who started it."""
@@ -207,7 +207,6 @@ class Judge:
         over = threading.Event()
         threading.Thread(target=self._watched, args=(line, over), daemon=True).start()
         closed = interrupted = False
-        began = time.time_ns()
         try:
             self.calling = True
             message, closed = _answered(line, request, came)
@@ -226,7 +225,7 @@ class Judge:
         if not interrupted:
             with contextlib.suppress(OSError):
                 line.send(message)
-        self.files.note(began)
+        self.files.note()
         _tidy()
 
     def _watched(self, line: Line, over: threading.Event) -> None:
