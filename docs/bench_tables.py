@@ -21,7 +21,7 @@ def session_times() -> str:
     ]
     for found in body.values():
         env = found["environment"]
-        where = env["gpu"] if found["device"] == "cuda" else f"{env['cpu']}, {env['cores']} cores"
+        where = f"{env['gpu'] if found['device'] == 'cuda' else env['cpu']}, {env['cores']} cores"
         note = f" ({found['note']})" if found["note"] else ""
         for way, one in found["ways"].items():
             cells = [seconds(one[k]) for k in ("first", "first, least", "again", "again, least")]
@@ -39,7 +39,7 @@ def session_judge() -> str:
     ]  # fmt: skip
     for found in body.values():
         env, one = found["environment"], found["ways"]["commands"]
-        where = env["gpu"] if found["device"] == "cuda" else f"{env['cpu']}, {env['cores']} cores"
+        where = f"{env['gpu'] if found['device'] == 'cuda' else env['cpu']}, {env['cores']} cores"
         cells = [size(one[k]) for k in ("judge", "server")]
         cells.append(size(one["gpu"]) if found["device"] == "cuda" else "-")
         lines.append(f"| {' | '.join([where, *cells, seconds(one['asking'])])} |")
