@@ -130,6 +130,15 @@ def test_after_its_time_only_what_was_tried_is_submitted(opened, url: str) -> No
     assert 0 < (found.session.seconds_left or 0) < 30
 
 
+def test_what_has_no_kernel_to_inspect_is_not_at_fault(opened, url: str) -> None:
+    one = opened()
+    assert session.check(one, HONEST, store=url).status == "pass"
+    found = session.inspect(one, HONEST, store=url)
+    assert found.status == "unsupported" and found.next.action == "bench"
+    log = session.log(one, store=url)
+    assert (log.next.action, log.next.why) == ("bench", "it passes")
+
+
 def test_what_is_no_call_costs_nothing(opened, url: str) -> None:
     one = opened()
     with pytest.raises(CandidateNotFound):
