@@ -103,7 +103,7 @@ def test_stages_of_another_process_are_added_where_they_belong(noted: timeline.T
     # Noted for the other alone, and shifted to where this one stood.
     assert set(found) == {"outer", "wait", "work"}
     assert found["wait"]["began"] == pytest.approx(began)
-    assert found["wait"]["seconds"] == pytest.approx(5.0, abs=1.0)
+    assert found["wait"]["seconds"] >= 5.0  # type: ignore[operator]
     assert found["work"]["began"] >= began + 5.0  # type: ignore[operator]
     with timeline.during(False, 0.0) as rows, timeline.span("unseen"):
         pass
