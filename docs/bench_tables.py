@@ -38,7 +38,9 @@ def session_judge() -> str:
         "|---|---|---|---|---|",
     ]  # fmt: skip
     for found in body.values():
-        env, one = found["environment"], found["ways"]["commands"]
+        env, one = found["environment"], found["ways"].get("commands")
+        if one is None:
+            continue
         where = f"{env['gpu'] if found['device'] == 'cuda' else env['cpu']}, {env['cores']} cores"
         cells = [size(one[k]) for k in ("judge", "server")]
         cells.append(size(one["gpu"]) if found["device"] == "cuda" else "-")
