@@ -1,6 +1,6 @@
 """How long from `session start` to the first verdict, and to the verdict on an unchanged candidate?
 
-    python benchmarks/session_times.py -o FILE [--device cuda] [--rounds 3]
+    python benchmarks/session_times.py -o FILE [--device cuda] [--rounds 3] [--way WAY]
 
 Three ways of working: commands, which ask the session's judge; commands that judge by themselves
 (`--no-judge`); and all calls in one process that stays (the MCP server and the Python interface).
@@ -147,11 +147,12 @@ def _done(words: list[str], folder: Path, number: int = -1) -> subprocess.Comple
     )
 
 
-def measured(device: str, rounds: int) -> Iterator[dict[str, Any]]:
+def measured(device: str, rounds: int, ways: list[str]) -> Iterator[dict[str, Any]]:
     """Rows as they come: seconds of each verdict, ways in turn."""
     _, problem, candidate = CANDIDATES[device]
     for number in range(rounds):
-        for way, go in WAYS.items():
+        for way in ways:
+            go = WAYS[way]
             with tempfile.TemporaryDirectory() as name:
                 folder = Path(name)
                 held: dict[str, Any] = {}
@@ -185,6 +186,7 @@ def main() -> int:
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--device", choices=CANDIDATES, default="cuda")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--way", choices=WAYS, action="append", help="Default: all.")
     parser.add_argument("--note", default="", help="Such as that the machine was busy.")
     given = parser.parse_args()
     # Imports are in the file cache, and torch has its bytecode, before anything counts.
@@ -192,7 +194,7 @@ def main() -> int:
     body = json.loads(given.output.read_text()) if given.output.is_file() else {}
     how, problem, candidate = CANDIDATES[given.device]
     rows: list[dict[str, Any]] = []
-    for row in measured(given.device, given.rounds):
+    for row in measured(given.device, given.rounds, given.way or list(WAYS)):
         rows.append(row)
         print(f"{row['way']:20} first {row['first']:.2f} s, again", end=" ")
         print(", ".join(f"{seconds:.2f} s" for seconds in row["again"]), flush=True)
