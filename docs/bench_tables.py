@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from kernelproof.report.units import seconds
+from kernelproof.report.units import seconds, size
 
 ROOT = Path(__file__).resolve().parents[1]
 _PLACES = {"cpu": "CPU", "cuda": "GPU"}
@@ -19,14 +19,47 @@ def session_times() -> str:
         "| candidate | machine | calls | first verdict | least | unchanged | least | rounds |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for device, found in body.items():
+    for found in body.values():
         env = found["environment"]
-        where = env["gpu"] if device == "cuda" else f"{env['cpu']}, {env['cores']} cores"
+        where = f"{env['gpu'] if found['device'] == 'cuda' else env['cpu']}, {env['cores']} cores"
         note = f" ({found['note']})" if found["note"] else ""
         for way, one in found["ways"].items():
             cells = [seconds(one[k]) for k in ("first", "first, least", "again", "again, least")]
             row = [found["how"], f"{where}{note}", way, *cells, str(one["rounds"])]
             lines.append(f"| {' | '.join(row)} |")
+    return "\n".join(lines) + "\n"
+
+
+def session_judge() -> str:
+    """What the judge that stays up holds, and what asking it takes."""
+    body = json.loads((ROOT / "results" / "session-times.json").read_text())
+    lines = [
+        "| machine | its process | its server of workers | on the GPU | a refused command |",
+        "|---|---|---|---|---|",
+    ]  # fmt: skip
+    for found in body.values():
+        env, one = found["environment"], found["ways"].get("commands")
+        if one is None:
+            continue
+        where = f"{env['gpu'] if found['device'] == 'cuda' else env['cpu']}, {env['cores']} cores"
+        cells = [size(one[k]) for k in ("judge", "server")]
+        cells.append(size(one["gpu"]) if found["device"] == "cuda" else "-")
+        lines.append(f"| {' | '.join([where, *cells, seconds(one['asking'])])} |")
+    return "\n".join(lines) + "\n"
+
+
+def parallel_sessions() -> str:
+    """Sessions that were driven at the same time, and what of them was lost or mixed."""
+    body = json.loads((ROOT / "results" / "parallel-sessions.json").read_text())
+    lines = [
+        "| store | machine | sessions | calls | records | lost or mixed | took |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for database, one in body.items():
+        env = one["environment"]
+        row = [database, f"{env['cpu']}, {env['cores']} cores", str(one["sessions"])]
+        row += [str(one["calls"]), str(one["records"]), str(len(one["differences"]))]
+        lines.append(f"| {' | '.join([*row, seconds(one['seconds'])])} |")
     return "\n".join(lines) + "\n"
 
 

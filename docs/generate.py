@@ -376,6 +376,8 @@ TABLES: dict[str, Callable[..., str]] = {
     "inspect_devices": inspect_devices,
     "agents_session": agents_session.kept,
     "session_times": bench_tables.session_times,
+    "session_judge": bench_tables.session_judge,
+    "parallel_sessions": bench_tables.parallel_sessions,
     "proofs": bench_tables.proofs,
     "gated_recurrence": gated_tables.table,
     "int8_attention": int8_tables.table,

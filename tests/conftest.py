@@ -23,6 +23,8 @@ def private_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Builds and records of a test run stay apart from the user's."""
     home = tmp_path_factory.mktemp("home")
     os.environ["KERNELPROOF_HOME"] = str(home)
+    # Sessions of tests judge by themselves, but those that are about their judge.
+    os.environ["KERNELPROOF_JUDGE"] = "off"
     return home
 
 

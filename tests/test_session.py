@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelproof import cli, session
+from kernelproof import cli, session, session_calls
 from kernelproof.errors import CandidateNotFound, UsageError
 from kernelproof.store import Sessions, Store
 from kernelproof.types import Rules
@@ -130,6 +130,15 @@ def test_after_its_time_only_what_was_tried_is_submitted(opened, url: str) -> No
     assert 0 < (found.session.seconds_left or 0) < 30
 
 
+def test_what_has_no_kernel_to_inspect_is_not_at_fault(opened, url: str) -> None:
+    one = opened()
+    assert session.check(one, HONEST, store=url).status == "pass"
+    found = session.inspect(one, HONEST, store=url)
+    assert found.status == "unsupported" and found.next.action == "bench"
+    log = session.log(one, store=url)
+    assert (log.next.action, log.next.why) == ("bench", "it passes")
+
+
 def test_what_is_no_call_costs_nothing(opened, url: str) -> None:
     one = opened()
     with pytest.raises(CandidateNotFound):
@@ -158,7 +167,7 @@ def test_a_fault_of_ours_gives_the_call_back(opened, url: str, monkeypatch) -> N
     def broken(*_: object) -> None:
         raise ZeroDivisionError("ours")
 
-    monkeypatch.setattr(session.session_calls, "make", broken)
+    monkeypatch.setattr(session_calls, "make", broken)
     for what in (session.check, session.submit):
         with pytest.raises(ZeroDivisionError):
             what(one, RIGHT, store=url)
@@ -173,13 +182,13 @@ def test_a_candidate_that_is_edited_meanwhile_is_not_judged(
 ) -> None:
     path = tmp_path / "mine.py"
     path.write_text(RIGHT)
-    make = session.session_calls.make
+    make = session_calls.make
 
     def edits(*arguments: object) -> object:
         path.write_text(RIGHT + "# edited\n")
         return make(*arguments)
 
-    monkeypatch.setattr(session.session_calls, "make", edits)
+    monkeypatch.setattr(session_calls, "make", edits)
     with pytest.raises(UsageError, match="changed while it was looked at"):
         session.check(opened(), path, store=url)
 
@@ -258,3 +267,33 @@ def test_the_command_line_plays_it(url: str, capsys: pytest.CaptureFixture) -> N
     assert code == 2 and "--cost 'bench' is not CALL=N" in err
     code, _, err = play("start", "axpby", "--level", "some")
     assert code == 2 and "--level 'some': there are quick, default, thorough" in err
+
+
+def test_a_folder_is_a_session(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture) -> None:
+    def play(*words: str) -> tuple[int, str, str]:
+        try:
+            cli.main(["session", *words])
+        except SystemExit as end:
+            return int(end.code or 0), *capsys.readouterr()
+        return 0, *capsys.readouterr()
+
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = play("start", "axpby", "--dir", "my attempts", "--level", "quick")
+    assert code == 0
+    assert out.rstrip().endswith("kernelproof session check 'my attempts' CANDIDATE")
+    code, out, _ = play("check", "my attempts", str(HONEST), "--short")
+    assert code == 0 and "kernelproof session bench 'my attempts' CANDIDATE" in out
+    (tmp_path / "my attempts").rename("elsewhere")
+    assert session.log("elsewhere").session.used == 1
+    assert session.problem_of("elsewhere") == "axpby"
+    # It is in its own store and in no other.
+    one = session.log("elsewhere").session.id
+    with pytest.raises(UsageError, match=f"no session begins with '{one}'"):
+        session.log(one)
+    code, _, err = play("start", "axpby", "--dir", "elsewhere")
+    assert code == 2 and f"elsewhere has the session {one}: go on with it" in err
+    code, _, err = play("start", "axpby", "--dir", "other", "--store", "sqlite://")
+    assert code == 2 and "has its store there; leave sqlite:// out" in err
+    (tmp_path / "elsewhere" / "session.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"does not name a session: KeyError"):
+        session.log("elsewhere")

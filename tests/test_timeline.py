@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -88,3 +89,22 @@ def test_nothing_is_noted_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> N
     with timeline.span("unseen"):
         timeline.mark("unseen")
     assert timeline._timeline is None
+
+
+def test_stages_of_another_process_are_added_where_they_belong(noted: timeline.Timeline) -> None:
+    with timeline.span("outer"):
+        began = timeline.moment()
+        with timeline.during(True, time.monotonic() - 5.0) as rows:
+            timeline.mark("wait")
+            with timeline.span("work"):
+                pass
+        timeline.adopt(rows(), began)
+    found = stages(noted)
+    # Noted for the other alone, and shifted to where this one stood.
+    assert set(found) == {"outer", "wait", "work"}
+    assert found["wait"]["began"] == pytest.approx(began)
+    assert found["wait"]["seconds"] >= 5.0  # type: ignore[operator]
+    assert found["work"]["began"] >= began + 5.0  # type: ignore[operator]
+    with timeline.during(False, 0.0) as rows, timeline.span("unseen"):
+        pass
+    assert rows() == [] and "unseen" not in stages(noted)

@@ -16,13 +16,17 @@ _IN_A_SESSION = ("compile", "check", "bench", "submit")
 
 
 def run() -> None:
-    """Start that server, where it will be needed, even before the command line is imported."""
-    first, second, *_ = (*sys.argv[1:3], "", "")
-    judges = first in _JUDGING or (first == "session" and second in _IN_A_SESSION)
-    if judges and "--help" not in sys.argv:
-        from kernelproof.worker.client import start_server
+    """Ask a session's judge, where there is one. Elsewhere start that server, where it will be
+    needed, even before the command line is imported."""
+    words = sys.argv[1:]
+    first, second, *_ = (*words[:2], "", "")
+    if "--help" not in words:
+        if first == "session":
+            _resident(words)
+        if first in _JUDGING or (first == "session" and second in _IN_A_SESSION):
+            from kernelproof.worker.client import start_server
 
-        start_server()
+            start_server()
     with uncollected():
         from kernelproof.cli import main
 
@@ -30,6 +34,27 @@ def run() -> None:
         main()
     except SystemExit as end:
         _leave(end)
+
+
+def _resident(words: list[str]) -> None:
+    """Ends this process where the session's judge carries out what it is asked for; starts one
+    where a session is to be opened."""
+    from kernelproof import timeline
+    from kernelproof.resident import client, launch, place
+
+    ask = client.parsed(words)
+    if ask is not None:
+        timeline.begin()
+        try:
+            exit_code = client.carried_out(ask)
+        except KeyboardInterrupt:
+            print("kernelproof: interrupted", file=sys.stderr)
+            exit_code = 130
+        if exit_code is not None:
+            _leave(SystemExit(exit_code))
+        client.settled = True
+    elif words[1:2] == ["start"] and "--no-judge" not in words and not place.switched_off():
+        launch.begin()
 
 
 def _leave(end: SystemExit) -> NoReturn:

@@ -14,6 +14,9 @@ def after_call(answer: CallAnswer, log: SessionLog) -> NextStep:
     ended = _ended(log)
     if ended is not None:
         return ended
+    if answer.what == "inspect" and answer.status == "unsupported":
+        # It has no kernel to look at, which is no fault.
+        return NextStep(action="bench", why=_short(answer.message), candidate=answer.candidate)
     if answer.status != "pass":
         return _mend(answer)
     return _onwards(answer, log)
@@ -27,7 +30,7 @@ def for_session(log: SessionLog) -> NextStep:
     if log.session.running:
         text = f"{units.many(log.session.running, 'call')} still running"
         return NextStep(action="log", why=text)
-    done = [a for a in log.attempts if a.state == "done"]
+    done = [a for a in log.attempts if a.state == "done" and not _nothing_to_inspect(a)]
     if not done:
         return NextStep(action="check", why="nothing has been tried yet")
     last = done[-1]
@@ -109,6 +112,10 @@ def _onwards(answer: CallAnswer, log: SessionLog) -> NextStep:
         why += "less or move less"
         return NextStep(action="edit", why=why, candidate=name, then="bench")
     return NextStep(action="submit", why="the best so far: submit it, or go on", candidate=name)
+
+
+def _nothing_to_inspect(one: Attempt) -> bool:
+    return one.what == "inspect" and one.status == "unsupported"
 
 
 def _best(log: SessionLog) -> Attempt | None:

@@ -26,6 +26,8 @@ _T = TypeVar("_T")
 _MANY_PROCESSORS = 8
 _THREADS = 16
 _SECONDS = 120.0  # in which CUDA starts
+# One of these is there where a CUDA driver is (the second on WSL).
+DRIVERS = ("/dev/nvidiactl", "/dev/dxg")
 
 
 def many_processors() -> bool:
@@ -96,7 +98,7 @@ class Ahead:
         """Make this process's own context on the GPU in the background: the driver does it without
         Python's lock, while torch is being imported."""
         if self.many and self.device != "cpu":
-            self.start(functools.partial(_retain_context, _index(self.device)))
+            self.start(functools.partial(retain_context, self.device))
 
     def cuda(self, worker: Worker) -> None:
         """Start CUDA in ``worker``; its next request waits for that."""
@@ -143,10 +145,10 @@ def _index(device: str) -> int:
     return int(device.partition(":")[2] or 0)
 
 
-def _retain_context(index: int) -> None:
+def retain_context(device: str) -> None:
     """Make the primary context of a GPU, which torch then finds there (CUDA driver API)."""
     with contextlib.suppress(OSError):
         driver = ctypes.CDLL("libcuda.so.1")
-        device, context = ctypes.c_int(), ctypes.c_void_p()
-        if driver.cuInit(0) == 0 and driver.cuDeviceGet(ctypes.byref(device), index) == 0:
-            driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+        number, context = ctypes.c_int(), ctypes.c_void_p()
+        if driver.cuInit(0) == 0 and driver.cuDeviceGet(ctypes.byref(number), _index(device)) == 0:
+            driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), number)

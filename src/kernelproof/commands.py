@@ -165,8 +165,12 @@ def sizes_of(given: Sequence[str] | None) -> tuple[tuple[str, int], ...]:
     return tuple(pairs)
 
 
+def as_json(value: Any) -> str:
+    return json.dumps(value, indent=1)
+
+
 def print_json(value: Any) -> None:
-    print(json.dumps(value, indent=1))
+    print(as_json(value))
 
 
 def ladder_page(results: Path, output: Path, json_: bool) -> None:
@@ -191,10 +195,12 @@ def ladder_page(results: Path, output: Path, json_: bool) -> None:
 def session_page(session: str, output: Path, json_: bool, store: str | None) -> None:
     """The page of a session: its ladder, then the records of its attempts, the newest first."""
     from kernelproof import session as sessions
+    from kernelproof import session_folder
     from kernelproof.report import session_page as pages
     from kernelproof.report import sessions as words
     from kernelproof.store import Store
 
+    session, store = session_folder.resolved(session, store)
     found = sessions.log(session, store=store)
     kept = Store(store)
     records = [kept.get(one.record_id) for one in reversed(found.attempts) if one.record_id]

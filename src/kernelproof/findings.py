@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from kernelproof import intruders
 from kernelproof.ahead import Ahead
 from kernelproof.check import evidence
 from kernelproof.errors import CandidateError
@@ -83,14 +84,17 @@ class Findings:
         return evidence.with_checks(verdict, [c for c in checks if c.outcome == "fail"])
 
     def _tripped(self, verdict: Verdict) -> tuple[list[Check], Verdict | None]:
-        """Checks of the tripwires; or the verdict where they could not be asked."""
+        """Checks of the tripwires, and of what else was seen; or the verdict where they could not
+        be asked."""
+        seen = evidence.intruded(intruders.taken())
         try:
             self.ask()
         except CandidateError as error:
             return [], evidence.silent_worker(verdict, error)
         if self._told is None:
-            return [], None
-        return evidence.tripped(self._told["tripwires"], self.reference.problem.path), None
+            return seen, None
+        path = self.reference.problem.path
+        return [*seen, *evidence.tripped(self._told["tripwires"], path)], None
 
     def ask(self) -> None:
         """Hear what the tripwires have seen so far, before something that may end the worker: what

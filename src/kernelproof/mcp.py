@@ -18,7 +18,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import CallToolResult, TextContent
 from pydantic import Field
 
-from kernelproof import __version__, facts, session
+from kernelproof import __version__, facts, session, session_folder
 from kernelproof.errors import KernelproofError, UsageError
 from kernelproof.report import facts as facts_text
 from kernelproof.report import sessions as sessions_text
@@ -86,12 +86,14 @@ class Desk:
     Args:
         only: the problem that all is about, whose one session is opened at once; None lets the
             client choose, and opens a session for each problem it asks for.
-        joined: an id of a session to go on with, instead of a new one.
+        joined: a session to go on with, by its id or folder, instead of a new one.
     """
 
     def __init__(
         self, only: str | None, rules: Rules, store: str | None, joined: str | None = None
     ) -> None:
+        if joined is not None:
+            joined, store = session_folder.resolved(joined, store)
         self.only, self.rules, self.store = only, rules, store
         self.current: str | None = None
         self.limiter = anyio.CapacityLimiter(1)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from kernelproof import candidate as candidates
 from kernelproof import problem as problems
-from kernelproof.ahead import Ahead, many_processors
+from kernelproof.ahead import DRIVERS, Ahead, many_processors
 from kernelproof.candidate import find as find_candidate
 from kernelproof.errors import CandidateError, UsageError
 from kernelproof.importing import uncollected
@@ -48,8 +48,6 @@ _Value = TypeVar("_Value", Problem, Candidate)
 
 # Languages whose kernels run on the CPU even where there is a GPU.
 _CPU_LANGUAGES = ("cpp-c", "cpp-stable", "cpp-inline")
-# One of these is there where a CUDA driver is (the second on WSL).
-_DRIVERS = ("/dev/nvidiactl", "/dev/dxg")
 _USUAL = ("eager", "torch.compile", "CUDA graph of eager", "of the problem")
 # Families and layouts at the default level end after this time; only large problems come near it.
 _EXTRA_SECONDS = 60.0
@@ -202,7 +200,7 @@ def _record(
 def _ahead(options: Options, candidate: Candidate, timed: bool) -> Ahead:
     """What can be started before the problem is loaded, which imports torch."""
     device = options.device or ("cpu" if candidate.language in _CPU_LANGUAGES else "cuda")
-    gpu = device != "cpu" and any(Path(path).exists() for path in _DRIVERS)
+    gpu = device != "cpu" and any(Path(path).exists() for path in DRIVERS)
     ahead = Ahead(device if gpu else "cpu", gpu and many_processors())
     ahead.context()
     if timed:

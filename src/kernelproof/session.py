@@ -19,13 +19,12 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kernelproof import advice, attempts, given, holder, session_calls, sources
+from kernelproof import attempts, given, holder, session_folder, sources
 from kernelproof import candidate as candidates
 from kernelproof import problem as problems
 from kernelproof.errors import UsageError
-from kernelproof.session_calls import Outcome
 from kernelproof.store import Sessions, Store
 from kernelproof.store.sessions import SUBMIT, aware, now
 from kernelproof.types import (
@@ -41,6 +40,9 @@ from kernelproof.types import (
     silent,
 )
 
+if TYPE_CHECKING:
+    from kernelproof.session_calls import Outcome
+
 Candidate = str | Path
 _KINDS = ("compile", "check", "bench", "inspect")
 
@@ -54,11 +56,15 @@ class _Session:
     path: str
 
 
-def start(problem: str | Path, rules: Rules | None = None, *, store: str | None = None) -> Started:
-    """Open a session on ``problem``.
+def start(
+    problem: str | Path, rules: Rules | None = None, *, store: str | None = None,
+    folder: Path | None = None,
+) -> Started:  # fmt: skip
+    """Open a session on ``problem``. ``folder``: keep it there, with a store of its own; the folder
+    then names it.
 
     Raises:
-        UsageError: no such problem or case, or rules that cannot be kept.
+        UsageError: no such problem or case, rules that cannot be kept, a folder that has a session.
     """
     rules = rules or Rules()
     unknown = sorted(set(rules.costs) - set(_KINDS))
@@ -78,11 +84,17 @@ def start(problem: str | Path, rules: Rules | None = None, *, store: str | None 
     shipped = known is not None and known.resolve() == path
     # A shipped problem by its name, which means the same on every machine.
     where = name if shipped else str(path)
+    if folder is not None:
+        if store is not None:
+            raise UsageError(f"the session in {folder} has its store there; leave {store} out")
+        store = session_folder.store_in(folder)
     identity = uuid.uuid4().hex[:12]
     ends = None if rules.seconds is None else now() + datetime.timedelta(seconds=rules.seconds)
     kept = Sessions(store)
     body = {"rules": rules.model_dump(mode="json"), "path": where}
     kept.create(identity, name, rules.budget, ends, json.dumps(body))
+    if folder is not None:
+        session_folder.note(folder, identity)
     made = _load(kept, identity)
     step = NextStep(action="check", why=f"{rules.budget} calls: begin with what you have")
     return Started(session=made.state, rules=rules, next=step)
@@ -128,7 +140,7 @@ def call(
     """Carry out one call of a session, whatever the candidate does.
 
     Args:
-        session: its id, or how it begins.
+        session: its id, how it begins, or its folder.
         candidate: a path, a word for a shipped kernel, or the text of a Python module with
             ModelNew (more than one line).
         files, name: of a candidate that is text: the sources beside it, and what it is called.
@@ -137,8 +149,12 @@ def call(
         UsageError: no such session or candidate; the session is closed, or has no call or time
             left. These cost nothing.
     """
+    session, store = session_folder.resolved(session, store)
     kept = Sessions(store)
     recovered(kept, session)
+    # Not before: to open a session takes none of it.
+    from kernelproof import advice, session_calls
+
     found = _load(kept, session)
     path = given.placed(found.state.id, candidate, files, name, _problem_path(found))
     loaded = candidates.load(path)
@@ -179,6 +195,7 @@ def log(session: str, *, store: str | None = None) -> SessionLog:
     Raises:
         UsageError: no such session.
     """
+    session, store = session_folder.resolved(session, store)
     kept = Sessions(store)
     recovered(kept, session)
     return _log(kept, _load(kept, session))
@@ -192,6 +209,7 @@ def sessions(count: int = 20, *, store: str | None = None) -> tuple[SessionState
 
 def source_of(session: str, number: int, *, store: str | None = None) -> Sources:
     """The candidate of attempt ``number``, as it was then. Raises UsageError if there is none."""
+    session, store = session_folder.resolved(session, store)
     kept = Sessions(store)
     found = kept.get(session)
     for row in kept.calls(found.id):
@@ -202,6 +220,7 @@ def source_of(session: str, number: int, *, store: str | None = None) -> Sources
 
 def problem_of(session: str, *, store: str | None = None) -> str:
     """The name or path of a session's problem. Raises UsageError if there is no such session."""
+    session, store = session_folder.resolved(session, store)
     return _load(Sessions(store), session).path
 
 
@@ -275,6 +294,8 @@ def _load(kept: Sessions, session: str) -> _Session:
 
 
 def _log(kept: Sessions, found: _Session) -> SessionLog:
+    from kernelproof import advice
+
     ladder, best = attempts.ladder(kept, kept.calls(found.state.id))
     empty = SessionLog(
         session=found.state, rules=found.rules, attempts=ladder, best=best,

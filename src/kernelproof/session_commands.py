@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kernelproof import session_folder
 from kernelproof.arguments import (
     BaselineOpt,
     BytesOpt,
@@ -24,12 +28,14 @@ from kernelproof.arguments import (
     StoreOpt,
     TimeoutOpt,
 )
-from kernelproof.commands import print_json, sizes_of
+from kernelproof.commands import as_json, print_json, sizes_of
 from kernelproof.errors import UsageError
 from kernelproof.progress import Shown
+from kernelproof.resident import client, launch, place
 
 if TYPE_CHECKING:
-    from kernelproof.types import Level, NextStep, Rules, SessionState
+    from kernelproof.report.sessions import Words
+    from kernelproof.types import Level, NextStep, Progress, Rules, SessionState, Started
 
 app = typer.Typer(
     name="session",
@@ -40,7 +46,7 @@ app = typer.Typer(
 ShortOpt = Annotated[
     bool, typer.Option("--short", help="Figures in one line instead of all about the judgement.")
 ]
-SessionArg = Annotated[str, typer.Argument(help="The session's id, or how it begins.")]
+SessionArg = Annotated[str, typer.Argument(help="The session's id, how it begins, or its folder.")]
 BudgetOpt = Annotated[int, typer.Option(min=0, help="Calls in all.")]
 TimeOpt = Annotated[
     float | None, typer.Option(help="Seconds, after which only a submission is taken.")
@@ -48,6 +54,10 @@ TimeOpt = Annotated[
 CostOpt = Annotated[
     list[str] | None,
     typer.Option(help="CALL=N: what a compile, check, bench or inspect costs; repeatable."),
+]
+JudgeOpt = Annotated[
+    bool,
+    typer.Option("--judge/--no-judge", help="Ask the session's judge, a process that stays up."),
 ]
 LevelOpt = Annotated[str, typer.Option(help="quick, default or thorough.")]
 _LEVELS: tuple[Level, ...] = ("quick", "default", "thorough")
@@ -71,6 +81,16 @@ def start(
     size: SizeOpt = None,
     shrink: ShrinkOpt = None,
     timeout: TimeoutOpt = 60.0,
+    judge: JudgeOpt = True,
+    judge_idle: Annotated[
+        float, typer.Option(min=1.0, help="Seconds without a call, after which the judge ends.")
+    ] = place.IDLE,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--dir", help="Keep the session in this folder, which then names it; it has its store."
+        ),
+    ] = None,
     json_: JsonOpt = False,
     store: StoreOpt = None,
 ) -> None:
@@ -83,8 +103,27 @@ def start(
         submit_level=submit_level, seeds=seeds, case=case, max_bytes=max_bytes, size=size,
         shrink=shrink, baseline=baseline, seconds=seconds, rounds=rounds, timeout=timeout,
     )  # fmt: skip
-    made = session.start(problem, rules, store=store)
-    print(started(made, command)) if not json_ else print_json(_plain(made))
+    made = session.start(problem, rules, store=store, folder=folder)
+    if judge and not place.switched_off():
+        # After the session was opened: until then it may still be refused.
+        name = made.session.id if folder is None else str(folder)
+        _start_judge(made, session.problem_of(name, store=store), judge_idle)
+    print(started(made, command(folder or ""))) if not json_ else print_json(_plain(made))
+
+
+def _start_judge(made: Started, problem: str, idle: float) -> None:
+    card = {
+        "session": made.session.id, "problem": problem, "device": made.rules.device, "idle": idle
+    }  # fmt: skip
+    failed = launch.told(card)
+    if failed:
+        print(f"kernelproof: no judge stays up for this session: {failed}", file=sys.stderr)
+
+
+@app.command()
+def stop(session: SessionArg) -> None:
+    """End the judge that stays up for a session; its commands then judge by themselves."""
+    print(client.stop(session))
 
 
 _CALLS = {
@@ -105,9 +144,10 @@ def _add(name: str, words: str) -> None:
         candidate: CandidateArg,
         short: ShortOpt = False,
         json_: JsonOpt = False,
+        judge: JudgeOpt = True,
         store: StoreOpt = None,
     ) -> None:
-        _call(name, session, candidate, short, json_, store)
+        _call(client.Ask(name, session, candidate, short, json_, store, judge))
 
     app.command(name, help=words)(command)
 
@@ -128,7 +168,7 @@ def log(
     from kernelproof.report.sessions import ladder
 
     found = sessions.log(session, store=store)
-    print(ladder(found, command, diffs)) if not json_ else print_json(_plain(found))
+    print(ladder(found, command(session), diffs)) if not json_ else print_json(_plain(found))
 
 
 @app.command(name="list")
@@ -178,14 +218,23 @@ def problem(
     print(shown(found)) if not json_ else print_json(_plain(found))
 
 
-def command(step: NextStep, state: SessionState) -> str:
-    """The command line of a next step."""
-    if step.action == "start":
-        return f"kernelproof session start {state.problem}"
-    if step.action == "log":
-        return f"kernelproof session log {state.id}"
-    verb = step.then if step.action == "edit" else step.action
-    return f"kernelproof session {verb} {state.id} CANDIDATE"
+def command(session: str | Path = "") -> Words:
+    """What gives the command line of a next step; ``session``: how the user calls the session, of
+    which a folder must be kept to."""
+
+    def line(step: NextStep, state: SessionState) -> str:
+        from kernelproof.report.units import shell_path
+
+        folder = bool(session) and session_folder.is_one(session)
+        name = shell_path(str(session)) if folder else state.id
+        if step.action == "start":
+            return f"kernelproof session start {state.problem}"
+        if step.action == "log":
+            return f"kernelproof session log {name}"
+        verb = step.then if step.action == "edit" else step.action
+        return f"kernelproof session {verb} {name} CANDIDATE"
+
+    return line
 
 
 def rules_of(
@@ -218,19 +267,44 @@ def costs_of(given: list[str] | None) -> dict[str, int]:
     return found
 
 
-def _call(
-    what: Any, session: str, candidate: str, short: bool, json_: bool, store: str | None
-) -> None:
-    from kernelproof.worker.client import start_server
+@dataclasses.dataclass(frozen=True)
+class Told:
+    """What a call's command says on stdout, its exit code, and whether the session is closed."""
 
-    start_server()
+    text: str
+    exit_code: int
+    closed: bool
+
+
+def carried_out(
+    what: Any, session: str, candidate: str, short: bool, json_: bool, store: str | None,
+    progress: Progress,
+) -> Told:  # fmt: skip
+    """Carry out a call in this process. Raises as `session.call`."""
     from kernelproof import session as sessions
     from kernelproof.report.sessions import answer
 
+    found = sessions.call(session, what, candidate, store=store, progress=progress)
+    text = answer(found, command(session), not short) if not json_ else as_json(_plain(found))
+    return Told(text, 0 if found.status == "pass" else 1, found.session.state == "closed")
+
+
+def _call(ask: client.Ask) -> None:
+    """A call of a command: carried out by the session's judge, or here."""
+    exit_code = client.carried_out(ask)
+    if exit_code is not None:
+        raise typer.Exit(exit_code)
+    from kernelproof.worker.client import start_server
+
+    start_server()
     with Shown() as progress:
-        found = sessions.call(session, what, candidate, store=store, progress=progress)
-    print(answer(found, command, not short)) if not json_ else print_json(_plain(found))
-    raise typer.Exit(0 if found.status == "pass" else 1)
+        told = carried_out(
+            ask.what, ask.session, ask.candidate, ask.short, ask.json, ask.store, progress
+        )
+    print(told.text)
+    if told.closed:
+        client.stop(ask.session)
+    raise typer.Exit(told.exit_code)
 
 
 def _level(option: str, text: str) -> Level:

@@ -14,7 +14,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +57,13 @@ class Timeline:
 
     def add(self, name: str, began: float) -> None:
         beside = threading.current_thread() is not threading.main_thread()
+        self.count(beside, name, began, self.now() - began, 1)
+
+    def count(self, beside: bool, name: str, began: float, taken: float, times: int) -> None:
         stage = self.stages.setdefault((beside, name), [began, 0.0, 0])
         stage[0] = min(stage[0], began)
-        stage[1] += self.now() - began
-        stage[2] += 1
+        stage[1] += taken
+        stage[2] += times
 
     def rows(self) -> list[dict[str, Any]]:
         found = [
@@ -97,6 +100,40 @@ def _age() -> float:
 
 
 _timeline: Timeline | None = None
+
+
+def wanted() -> bool:
+    """Whether anybody wants to know."""
+    return _timeline is not None
+
+
+def moment() -> float:
+    """Seconds since the process started, where anybody wants to know; else 0."""
+    return _timeline.now() if _timeline is not None else 0.0
+
+
+@contextlib.contextmanager
+def during(wanted: bool, start: float) -> Iterator[Callable[[], list[dict[str, Any]]]]:
+    """Inside, this process notes stages for another, from ``start`` (of the monotonic clock) on, if
+    that is ``wanted``. Gives what returns them, for `adopt`."""
+    global _timeline
+    before, mine = _timeline, None
+    if wanted:
+        mine = Timeline()
+        mine.started = start
+    _timeline = mine
+    try:
+        yield lambda: mine.rows() if mine is not None else []
+    finally:
+        _timeline = before
+
+
+def adopt(rows: list[dict[str, Any]], began: float) -> None:
+    """Add stages of another process, which it counts from ``began`` on (see `moment`)."""
+    if _timeline is not None:
+        for row in rows:
+            start = began + row["began"]
+            _timeline.count(row["beside"], row["stage"], start, row["seconds"], row["times"])
 
 
 def begin() -> None:

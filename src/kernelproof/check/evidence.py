@@ -42,6 +42,13 @@ def tripped(report: dict[str, Any], problem_path: str) -> list[Check]:
     return checks
 
 
+def intruded(seen: Sequence[str]) -> list[Check]:
+    """A failed check where a candidate's process came to where none may come; see `intruders`."""
+    if not seen:
+        return []
+    return [Check(name="stays in its process", outcome="fail", message=_some(seen))]
+
+
 def library_use(profile: dict[str, Any], language: str) -> LibraryUse | None:
     """Where a profiled call spent its time; None where nothing of it was measured."""
     seconds, library = float(profile["seconds"]), float(profile["library"])

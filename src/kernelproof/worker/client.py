@@ -36,7 +36,7 @@ from kernelproof.worker.limits import Confinement
 
 _BOOT = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[2]); "
-    "from kernelproof.worker.server import main; main(int(sys.argv[1]))"
+    "from kernelproof.worker.server import main; main(int(sys.argv[1]), sys.argv[3] == 'more')"
 )
 # Killing takes long where a process is inside a driver; the supervisor gives up before this.
 _REPORT_SECONDS = 60.0
@@ -51,12 +51,19 @@ _ERRORS: dict[str, type[CandidateError]] = {
 
 
 class _Server:
-    """The fork server of this process, started on first use."""
+    """The fork server of this process, started on first use. ``more``: see `server.main`."""
 
-    def __init__(self) -> None:
+    def __init__(self, more: bool) -> None:
         ours, theirs = socket.socketpair()
         self.process = subprocess.Popen(
-            [sys.executable, "-c", _BOOT, str(theirs.fileno()), json.dumps(sys.path)],
+            [
+                sys.executable,
+                "-c",
+                _BOOT,
+                str(theirs.fileno()),
+                json.dumps(sys.path),
+                "more" if more else "",
+            ],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             env=_environment(),
@@ -112,10 +119,14 @@ def _environment() -> dict[str, str]:
 
 _server: _Server | None = None
 _server_lock = threading.Lock()
+_more = False
 
 
-def start_server() -> None:
-    """Start the fork server now, so that its import of torch runs beside the caller's own."""
+def start_server(more: bool = False) -> None:
+    """Start the fork server now, so that its import of torch runs beside the caller's own.
+    ``more``: for many workers, see `server.main`."""
+    global _more
+    _more = more
     _get_server()
 
 
@@ -123,7 +134,7 @@ def _get_server() -> _Server:
     global _server
     with _server_lock:
         if _server is None or _server.process.poll() is not None:
-            _server = _Server()
+            _server = _Server(_more)
             atexit.register(_server.stop)
         return _server
 

@@ -8,6 +8,7 @@ import functools
 import hashlib
 import json
 import os
+import threading
 from pathlib import Path
 
 from kernelproof.errors import CandidateError
@@ -29,6 +30,8 @@ _TRIALS: tuple[tuple[str, ...], ...] = (
     ("network", "rights", "files"),
 )
 
+_one_at_a_time = threading.Lock()
+
 
 @functools.cache
 def without_for_cuda() -> tuple[str, ...]:
@@ -40,10 +43,16 @@ def without_for_cuda() -> tuple[str, ...]:
     long as a start of CUDA.
     """
     kept, key = home() / "cuda-limits.json", _key()
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        known = json.loads(kept.read_text())
-        if known["key"] == key and tuple(known["without"]) in _TRIALS:
-            return tuple(known["without"])
+    # Who comes while another thread tries reads what that has found.
+    with _one_at_a_time:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            known = json.loads(kept.read_text())
+            if known["key"] == key and tuple(known["without"]) in _TRIALS:
+                return tuple(known["without"])
+        return _found(kept, key)
+
+
+def _found(kept: Path, key: str) -> tuple[str, ...]:
     for trial in _TRIALS:
         if _starts(trial):
             with contextlib.suppress(OSError):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import os
 import signal
 import socket
@@ -18,11 +19,14 @@ from kernelproof.importing import uncollected
 from kernelproof.worker import processes, wire
 
 
-def main(fd: int) -> None:
-    """Serve on the socket ``fd`` until it closes."""
+def main(fd: int, more: bool = False) -> None:
+    """Serve on the socket ``fd`` until it closes. ``more``: import also what `torch.autograd.grad`
+    does, a quarter of a second, which pays where many workers are to come."""
     control = socket.socket(fileno=fd)
     with uncollected():
-        import torch  # noqa: F401  the point of this process
+        importlib.import_module("torch")  # the point of this process
+        if more:
+            importlib.import_module("torch.fx.experimental.symbolic_shapes")
     # Nor do the workers look at what stays, and by looking copy the pages that they share.
     gc.freeze()
 
