@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from kernelproof.cuda import Kernel
-from kernelproof.ops.mla_kv import cublaslt, cuda_barrier, cuda_library
+from kernelproof.ops.mla_kv import cublaslt, cuda_exchange, cuda_library
 from kernelproof.ops.mla_kv.cuda_operands import Operands, rows_of, weight_of
 from kernelproof.ops.mla_kv.cuda_plan import plan
 from kernelproof.ops.mla_kv.cuda_steps import H200, Device, Launch, Library, Map, Plan
@@ -143,15 +143,15 @@ def project_cuda(
     call = _prepared(hidden.device.index, design, hidden.dtype, *options, *key)
     outs = [hidden.new_empty(shape) for shape in call.out_shapes]
     if call.steps:
-        barrier = None
-        if call.together:
-            barrier = cuda_barrier.slot(hidden.device.index, call.together)
-            if barrier is None:
+        exchange = None
+        if call.exchange:
+            exchange = cuda_exchange.buffer(hidden.device.index, call.exchange)
+            if exchange is None:
                 call = _prepared(hidden.device.index, "mma", hidden.dtype, *options, *key)
         tensors = {
             "hidden": hidden, "w_down": w_down, "w_up_k": w_up_k, "w_up_v": w_up_v,
             "norm_weight": norm_weight, "k_pe": k_pe, "out0": outs[0], "out1": outs[-1],
-            "barrier": barrier,
+            "exchange": exchange,
         }  # fmt: skip
         for name, count, dtype in call.scratch:
             tensors[name] = torch.empty(count, dtype=dtype, device=hidden.device)
@@ -179,7 +179,7 @@ class Prepared:
     ) -> None:  # fmt: skip
         self.out_shapes = out_shapes
         self.scratch = chosen.scratch
-        self.together = chosen.together
+        self.exchange = chosen.exchange
         programmatic = facts.capability >= (9, 0)
         self.steps: list[Callable[[dict[str, Any]], None]] = [
             cuda_library.product(step, operands, device)

@@ -36,12 +36,13 @@ _WGMMA_TILES = 64
 # Most tokens with which mla_kv_decode is faster than separate products, on an H200; fewer where the
 # weights lie as those of linear layers.
 _DECODE_TOKENS, _DECODE_TOKENS_LINEAR = 16, 8
-_DECODE_THREADS = 320
+_DECODE_THREADS = 288
 # Copies in flight for a warp. Of one token and of several: whether the copies of w_up wait for
 # w_down, and steps that are kept in registers.
 _DECODE_WINDOW = 2
 _DECODE_LATE, _DECODE_KEPT = (False, True), (2, 0)
 _DECODE_WORKERS = 8
+_EXCHANGE_HEADER = 16  # kHeaderWords of kernel_decode.cu
 
 
 def weight_maps(n: Operands, depth: int) -> tuple[tuple[Map, Map], tuple[int, int]] | None:
@@ -244,17 +245,13 @@ def decode(n: Operands, device: Device) -> Plan | None:
         f"{_DECODE_KEPT[two_steps]}>"
     )
     args = (
-        "hidden", "w_down", *maps[0], "norm_weight" if n.norm else None, *_ends(n), "partial",
-        "summed", "barrier", sizes, n.down.row, n.down.column, *maps[1], float(n.epsilon),
+        "hidden", "w_down", *maps[0], "norm_weight" if n.norm else None, *_ends(n), "exchange", sizes, n.down.row, n.down.column, *maps[1], float(n.epsilon),
     )  # fmt: skip
     shared = slots * _DECODE_WORKERS * 4096 + latents * (2 * n.rank + 64) + 1024
     launch = Launch("kernel_decode.cu", name, args, grid, _DECODE_THREADS, shared, True)
-    scratch = (
-        ("partial", splits * n.tokens * n.rank, torch.float32),
-        ("summed", n.tokens * n.rank, torch.float32),
-    )
+    words = _EXCHANGE_HEADER + (splits + 1) * n.tokens * n.rank
     why = "few tokens: one launch that reads w_up while it forms the latents"
-    return Plan("decode", (launch,), scratch, why)
+    return Plan("decode", (launch,), (), why, words)
 
 
 def _column_warps(n: Operands, grid: int) -> int | None:
