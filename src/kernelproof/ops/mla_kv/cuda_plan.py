@@ -15,6 +15,7 @@ from kernelproof.ops.mla_kv.cuda_operands import (
     down_side,
     packed_sizes,
 )
+from kernelproof.ops.mla_kv.cuda_parts import parts
 from kernelproof.ops.mla_kv.cuda_steps import (
     H200,
     Device,
@@ -218,6 +219,7 @@ DESIGNS = (
     "stream",
     "persistent",
     "wgmma",
+    "parts",
     "library",
     "mma",
     "product",
@@ -257,6 +259,8 @@ def plan(n: Operands, device: Device = H200, design: str | None = None) -> Plan:
             chosen = narrow(n, device, design is not None)
         elif name == "wgmma":
             chosen = prefill(n, device, design is not None)
+        elif name == "parts":
+            chosen = parts(n, device, design is not None)
         elif name == "fused":
             chosen = _fused(n, device, design is not None)
         elif name == "library":
