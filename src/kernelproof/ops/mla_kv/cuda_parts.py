@@ -22,7 +22,9 @@ _TOKENS, _DEPTH, _STAGES, _PARTS, _THREADS = 128, 64, 2, 3, 512  # of kernel_par
 _SHARE_STEPS = 2
 
 
-def parts(n: Operands, device: Device, asked: bool = False, splits: int | None = None) -> Plan | None:
+def parts(
+    n: Operands, device: Device, asked: bool = False, splits: int | None = None
+) -> Plan | None:
     """Two launches of mla_kv_parts, with mla_kv_latent between them for split sums or the norm;
     None where it does not fit.
 

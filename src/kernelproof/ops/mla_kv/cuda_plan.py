@@ -6,6 +6,7 @@ import functools
 
 import torch
 
+from kernelproof.ops.mla_kv.cuda_few import few
 from kernelproof.ops.mla_kv.cuda_hopper import decode, prefill
 from kernelproof.ops.mla_kv.cuda_mma import Product, block_plan, mma, products
 from kernelproof.ops.mla_kv.cuda_narrow import narrow
@@ -219,6 +220,7 @@ DESIGNS = (
     "stream",
     "persistent",
     "wgmma",
+    "few",
     "parts",
     "library",
     "mma",
@@ -259,6 +261,8 @@ def plan(n: Operands, device: Device = H200, design: str | None = None) -> Plan:
             chosen = narrow(n, device, design is not None)
         elif name == "wgmma":
             chosen = prefill(n, device, design is not None)
+        elif name == "few":
+            chosen = few(n, device)
         elif name == "parts":
             chosen = parts(n, device, design is not None)
         elif name == "fused":

@@ -6,20 +6,16 @@
 // in flight at a time (WINDOW for each warp): the memory system serves them in order, and the latents
 // would otherwise queue behind all of w_up.
 //
-// A value that blocks exchange is one word with the number of the call: whoever needs it reads the
-// word until it has the number, without a barrier or a fence. The words are of a buffer that belongs
-// to this operator (cuda_exchange.py), so an old word has an older number.
-//
 // Weights are the 16 rows of an mma, tokens its 8 columns. Weights stay as they lie. Where that is
 // along their columns, two rows are joined to pairs with byte permutations; where it is along the
 // depth (K_MAJOR, as in an nn.Linear), 16 bytes of a column are the pairs of two mma.
 
 #include "common.cuh"
+#include "exchange.cuh"
 #include "hopper.cuh"
 
 constexpr int kWorkers = 8;
 constexpr int kThreads = 32 * (kWorkers + 1);  // one more warp for copies
-constexpr int kHeaderWords = 16;               // of the exchange buffer; the first counts calls
 constexpr int kSlotBytes = 64 * 32 * 2;        // 64 columns x 32 rows
 
 __device__ __forceinline__ uint4 load_shared(unsigned address) {
@@ -29,56 +25,6 @@ __device__ __forceinline__ uint4 load_shared(unsigned address) {
                : "r"(address)
                : "memory");
   return v;
-}
-
-// Two words that blocks exchange: a value in the low half, the number of the call in the high half.
-// Each is read and written as a whole.
-struct Words {
-  unsigned long long a, b;
-};
-
-__device__ __forceinline__ void send(unsigned long long* to, unsigned a, unsigned b, unsigned call) {
-  const unsigned long long high = static_cast<unsigned long long>(call) << 32;
-  asm volatile("st.relaxed.gpu.global.v2.u64 [%0], {%1, %2};" ::"l"(to), "l"(high | a), "l"(high | b)
-               : "memory");
-}
-
-__device__ __forceinline__ void send(unsigned long long* to, float4 v, unsigned call) {
-  send(to, __float_as_uint(v.x), __float_as_uint(v.y), call);
-  send(to + 2, __float_as_uint(v.z), __float_as_uint(v.w), call);
-}
-
-__device__ __forceinline__ Words look(const unsigned long long* from) {
-  Words w;
-  asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];"
-               : "=l"(w.a), "=l"(w.b)
-               : "l"(from)
-               : "memory");
-  return w;
-}
-
-__device__ __forceinline__ bool are_of(const Words& w, unsigned call) {
-  return static_cast<unsigned>(w.a >> 32) == call && static_cast<unsigned>(w.b >> 32) == call;
-}
-
-__device__ __forceinline__ float2 values_of(const Words& w) {
-  return make_float2(__uint_as_float(static_cast<unsigned>(w.a)),
-                     __uint_as_float(static_cast<unsigned>(w.b)));
-}
-
-// N pairs of words, of which those that are `wanted` are read until all have the number of the call.
-template <int N>
-__device__ __forceinline__ void receive(Words (&w)[N], const unsigned long long* const (&from)[N],
-                                        const bool (&wanted)[N], unsigned call) {
-  bool waiting = true;
-  while (waiting) {
-    waiting = false;
-#pragma unroll
-    for (int i = 0; i < N; ++i)
-      if (wanted[i]) w[i] = look(from[i]);
-#pragma unroll
-    for (int i = 0; i < N; ++i) waiting |= wanted[i] && !are_of(w[i], call);
-  }
 }
 
 __device__ __forceinline__ unsigned permuted(unsigned a, unsigned b, unsigned order) {
@@ -262,13 +208,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     return;
   }
   wait_for_previous_kernel();
-  // Read by one thread, and before the words that let any block see the next number.
   __shared__ unsigned call_number;
-  if (tid == 0) {
-    unsigned long long calls;
-    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(calls) : "l"(exchange) : "memory");
-    call_number = static_cast<unsigned>(calls) + 1;
-  }
+  if (tid == 0) call_number = number_of_this_call(exchange);
   unsigned long long* const shares = exchange + kHeaderWords;
   unsigned long long* const sums = shares + static_cast<int64>(SPLITS) * tokens * RANK;
   const int g = lane / 4, t = lane % 4;
@@ -587,10 +528,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   workers_sync();
   // What has come here came from all blocks, which therefore know the number of this call.
-  if (tid == 0 && blockIdx.x == 0)
-    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(exchange),
-                 "l"(static_cast<unsigned long long>(call))
-                 : "memory");
+  if (tid == 0 && blockIdx.x == 0) count_call(exchange, call);
 
   const int column_warp = warp % COLUMN_WARPS, depth_warp = warp / COLUMN_WARPS;
   int q0 = 0;
