@@ -297,6 +297,14 @@ WORK: dict[str, list[Callable[[], Any]]] = {
     "mla_kv/kernel_decode.cu": _DECODE,
     "mla_kv/kernel_wgmma.cu": _WGMMA,
     "mla_kv/kernel_narrow.cu": _NARROW,
+    "mla_kv/kernel_few.cu": [
+        _mla(1, 136, 64, 128, "few", heads=1, multiprocessors=2),
+        _mla(3, 72, 128, 64, "few", heads=1, norm=True, multiprocessors=6),
+    ],
+    "mla_kv/kernel_parts.cu": [
+        _mla(130, 136, 72, 64, "parts", heads=1, multiprocessors=2),
+        _mla(5, 320, 64, 136, "parts", heads=1, along_depth=True, multiprocessors=1),
+    ],
     "mla_kv/kernel_backward.cu": [_mla_gradients(5, 24, 48, 16)],
 }  # fmt: skip
 # Definitions of what the other sources are searched for.
