@@ -16,7 +16,9 @@ from kernelproof.ops.mla_kv.cuda_steps import Device
 __all__ = ["poison"]
 
 
-def emulated(sizes: Any, design: str, multiprocessors: int, repeats: int = 1, **options: Any) -> Any:
+def emulated(
+    sizes: Any, design: str, multiprocessors: int, repeats: int = 1, **options: Any
+) -> Any:
     """Operands, options, results and what was found on a GPU of a few multiprocessors."""
     operands, options = call(*sizes, **options)
     outs, found = ran(operands, options, design, multiprocessors, repeats)
@@ -153,7 +155,9 @@ def test_gpu_exchanges_in_streams_and_graphs_at_once(sizes: Any, options: dict[s
             graphs[number % 3].replay()
             outs.append(cuda.project_cuda(*operands, **options))
     torch.cuda.synchronize()
-    assert all(torch.equal(a, b) for out in outs for a, b in zip(parted(out), parted(expected)))
+    for out in outs:
+        for a, b in zip(parted(out), parted(expected), strict=True):
+            assert torch.equal(a, b)
 
 
 @pytest.mark.gpu

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from kernelproof.cuda import Kernel
-from kernelproof.ops.mla_kv import cublaslt, cuda_exchange, cuda_library
+from kernelproof.ops.mla_kv import cublaslt, cuda_exchange, cuda_library, tuning
 from kernelproof.ops.mla_kv.cuda_operands import Operands, rows_of, weight_of
 from kernelproof.ops.mla_kv.cuda_plan import plan
 from kernelproof.ops.mla_kv.cuda_steps import H200, Device, Launch, Library, Map, Plan
@@ -140,6 +140,11 @@ def project_cuda(
         k_pe = as_two_axes(k_pe.squeeze(-2)).unsqueeze(-2)
     key = _key(hidden, w_down, w_up_k, w_up_v, norm_weight, k_pe)
     options = (kv_heads, norm_weight is not None, norm_eps, k_pe is not None, layout, accuracy)
+    if tuning.on and design is None:
+        found = _tuned(
+            hidden, w_down, w_up_k, w_up_v, norm_weight, k_pe, (hidden.dtype, *options, *key)
+        )
+        design = found.design if found is not None else None
     call = _prepared(hidden.device.index, design, hidden.dtype, *options, *key)
     outs = [hidden.new_empty(shape) for shape in call.out_shapes]
     if call.steps:
@@ -158,6 +163,30 @@ def project_cuda(
         for step in call.steps:
             step(tensors)
     return outs[0] if layout == "stacked" else (outs[0], outs[1])
+
+
+def _tuned(
+    hidden: torch.Tensor,
+    w_down: torch.Tensor,
+    w_up_k: torch.Tensor,
+    w_up_v: torch.Tensor,
+    norm_weight: torch.Tensor | None,
+    k_pe: torch.Tensor | None,
+    form: tuple[Any, ...],
+) -> tuning.Choice | None:
+    """What `tuning.choice` says of a call whose form is ``form``."""
+    operands = _operands(*form)
+    if 0 in (operands.tokens, operands.columns):
+        return None
+    _, kv_heads, _, norm_eps, _, layout, accuracy, *_ = form
+
+    def run(design: str) -> Any:
+        return project_cuda(
+            hidden, w_down, w_up_k, w_up_v, kv_heads=kv_heads, norm_weight=norm_weight,
+            norm_eps=norm_eps, k_pe=k_pe, layout=layout, accuracy=accuracy, design=design,
+        )  # fmt: skip
+
+    return tuning.choice(hidden.device.index, form, run, operands)
 
 
 def _key(*tensors: torch.Tensor | None) -> tuple[Any, ...]:
@@ -240,8 +269,17 @@ def explain_cuda(
         return "nothing to do: no tokens or no columns"
     if device is None:
         device = device_facts(hidden.device.index or 0) if hidden.is_cuda else H200
-    chosen = plan(operands, device)
-    lines = [f"{chosen.design}: {chosen.why}"]
+    tuned = None
+    if tuning.on and hidden.is_cuda:
+        form = (
+            hidden.dtype, options["kv_heads"], options.get("norm_weight") is not None,
+            options.get("norm_eps", 1e-6), options.get("k_pe") is not None,
+            options.get("layout", "stacked"), options.get("accuracy", "strict"),
+            *_key(hidden, w_down, w_up_k, w_up_v, options.get("norm_weight"), options.get("k_pe")),
+        )  # fmt: skip
+        tuned = tuning.known(hidden.device.index, form)
+    chosen = plan(operands, device, None if tuned is None else tuned.design)
+    lines = [f"{chosen.design}: {chosen.why if tuned is None else tuning.described(tuned)}"]
     lines += [f"  {step.described()}" for step in chosen.launches]
     return "\n".join(lines)
 

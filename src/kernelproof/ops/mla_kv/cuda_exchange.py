@@ -3,8 +3,8 @@
 The first word counts the calls that have used the buffer; every other word is written in every call
 of its size, with the number of the call. Two launches that may run at the same time need two
 buffers. Calls on one stream follow one another and share one for each size. Captured calls share
-one with those that are captured on the same stream into the same graph, which may be replayed on any
-stream, but not while it runs.
+one with those that are captured on the same stream into the same graph, which may be replayed on
+any stream, but not while it runs.
 """
 
 from __future__ import annotations

@@ -245,7 +245,8 @@ def decode(n: Operands, device: Device) -> Plan | None:
         f"{_DECODE_KEPT[two_steps]}>"
     )
     args = (
-        "hidden", "w_down", *maps[0], "norm_weight" if n.norm else None, *_ends(n), "exchange", sizes, n.down.row, n.down.column, *maps[1], float(n.epsilon),
+        "hidden", "w_down", *maps[0], "norm_weight" if n.norm else None, *_ends(n), "exchange",
+        sizes, n.down.row, n.down.column, *maps[1], float(n.epsilon),
     )  # fmt: skip
     shared = slots * _DECODE_WORKERS * 4096 + latents * (2 * n.rank + 64) + 1024
     launch = Launch("kernel_decode.cu", name, args, grid, _DECODE_THREADS, shared, True)

@@ -241,7 +241,8 @@ def _candidates(n: Operands) -> tuple[str, ...]:
 def plan(n: Operands, device: Device = H200, design: str | None = None) -> Plan:
     """The launches for one call with at least one token and one column.
 
-    A plan with ``exchange`` needs a `cuda_exchange.buffer`; where there is none, pick another design.
+    A plan with ``exchange`` needs a `cuda_exchange.buffer`; where there is none, pick another
+    design.
 
     Args:
         design: one of `DESIGNS` instead of the best one that fits.

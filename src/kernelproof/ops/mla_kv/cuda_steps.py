@@ -28,7 +28,7 @@ class Map(NamedTuple):
 class Launch(NamedTuple):
     """One launch of ``name`` in the file ``source``. A string among ``args`` names a tensor: an
     operand (hidden, w_down, w_up_k, w_up_v, norm_weight, k_pe), an output (out0, out1), scratch or
-    the "exchange" buffer of a cooperative launch; everything else but a `Map` is passed as it is."""
+    the "exchange" buffer of a cooperative launch; all else but a `Map` is passed as it is."""
 
     source: str
     name: str
