@@ -40,7 +40,8 @@ def few(n: Operands, device: Device) -> Plan | None:
     down = ceil_div(ceil_div(n.model, splits), 16)
     up = ceil_div(n.rank, _THREADS // (_UP_COLUMNS // 4))
     rows = max(down * 16, up * (_THREADS // (_UP_COLUMNS // 4)))
-    shared = 4 * (rows * tokens + _THREADS // 32 * tokens * _DOWN_COLUMNS)
+    pitch = tokens if tokens < 4 else tokens + 4
+    shared = 4 * (rows * pitch + _THREADS // 32 * tokens * _DOWN_COLUMNS)
     if down + up > _QUADS or shared > _SHARED_LIMIT:
         return None
     counts = tile_counts(n.tokens, n.sides(), (n.tokens, _UP_COLUMNS))

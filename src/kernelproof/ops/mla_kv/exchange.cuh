@@ -6,7 +6,24 @@
 
 #pragma once
 
-constexpr int kHeaderWords = 16;  // of the buffer; the first counts calls
+constexpr int kHeaderWords = 16;  // of the buffer; the first counts calls, or the second arrivals
+
+// A barrier of all blocks, for what is not worth two words a value. The count only grows, by the
+// number of blocks at each barrier. Where it will then be is read before this block arrives.
+__device__ __forceinline__ unsigned long long end_of_barrier(const unsigned long long* count) {
+  unsigned long long before;
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(before) : "l"(count) : "memory");
+  return (before / gridDim.x + 1) * gridDim.x;
+}
+
+// By one thread, behind a barrier of its block: all blocks have come here, and what they wrote is seen.
+__device__ __forceinline__ void wait_at_barrier(unsigned long long* count, unsigned long long end) {
+  asm volatile("red.release.gpu.global.add.u64 [%0], 1;" ::"l"(count) : "memory");
+  unsigned long long now;
+  do {
+    asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(now) : "l"(count) : "memory");
+  } while (now < end);
+}
 
 // To be read by one thread of a block, before the block sends anything: once a block has received
 // something of every other, the count may change.

@@ -15,7 +15,8 @@
 #include "hopper.cuh"
 
 constexpr int kWorkers = 8;
-constexpr int kThreads = 32 * (kWorkers + 1);  // one more warp for copies
+// One more warp for copies, and where all blocks meet at a barrier, one that waits there.
+constexpr int kThreadsOfOneStep = 32 * (kWorkers + 2), kThreadsOfTwoSteps = 32 * (kWorkers + 1);
 constexpr int kSlotBytes = 64 * 32 * 2;        // 64 columns x 32 rows
 
 __device__ __forceinline__ uint4 load_shared(unsigned address) {
@@ -23,6 +24,16 @@ __device__ __forceinline__ uint4 load_shared(unsigned address) {
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                : "r"(address)
+               : "memory");
+  return v;
+}
+
+// Bypasses L1, which may hold what was there before the barrier.
+__device__ __forceinline__ float4 load_fresh(const float* p) {
+  float4 v;
+  asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "l"(p)
                : "memory");
   return v;
 }
@@ -135,20 +146,21 @@ struct DecodeShape {
   static constexpr int shared = SLOTS * kWorkers * kSlotBytes + LATENTS * latent_pitch + 1024;
 };
 
-// tokens at most 8 * NT and at most LATENTS. TWO_STEPS: blocks first sum the shares of one token
-// each, and exchange the sums; else every block sums all. NORM: norm_weight is used. `exchange`: words,
-// kHeaderWords, then SPLITS x tokens x RANK of shares, then tokens x RANK of sums, or with TWO_STEPS
-// and without NORM half as many, of pairs of latents. Maps: (column of a head, head, depth), boxes of
+// tokens at most 8 * NT and at most LATENTS. TWO_STEPS: blocks exchange words: they first sum the
+// shares of one token each, and then collect the sums; else every block sums all shares, `partial`
+// (SPLITS x tokens x RANK), after a barrier of the grid. NORM: norm_weight is used. `exchange`: words,
+// kHeaderWords, and with TWO_STEPS SPLITS x tokens x RANK of shares, then tokens x RANK of sums, or
+// without NORM half as many, of pairs of latents. Maps: (column of a head, head, depth), boxes of
 // 64 x 1 x 32, 128-byte swizzle; `fold` columns make a head. LATE: copies of w_up start when those of
 // w_down have arrived. KEPT: steps of w_up that wait in registers while blocks exchange. With fewer than
 // eight COLUMN_WARPS the grid has a block for every tile.
 template <typename T, int MODEL, int RANK, int SPLITS, int COLUMN_WARPS, int NT, int LATENTS,
           bool TWO_STEPS, bool NORM, bool K_MAJOR, bool LATE, int SLOTS, int WINDOW,
           int KEPT>
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(TWO_STEPS ? kThreadsOfTwoSteps : kThreadsOfOneStep, 1)
     mla_kv_decode(const T* hidden, const T* w_down, const __grid_constant__ TensorMap w0_map,
                   const __grid_constant__ TensorMap w1_map, const T* norm_weight, const T* k_pe,
-                  T* out0, T* out1, unsigned long long* exchange,
+                  T* out0, T* out1, float* partial, unsigned long long* exchange,
                   const __grid_constant__ Sizes a, int64 down_row, int64 down_column, int fold0, int fold1,
                   float epsilon) {
   typedef DecodeShape<MODEL, RANK, SPLITS, COLUMN_WARPS, LATENTS, K_MAJOR, SLOTS> S;
@@ -207,9 +219,18 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     return;
   }
+  if (!TWO_STEPS && warp == kWorkers + 1) {  // nobody else stands still for the barrier
+    wait_for_previous_kernel();
+    const unsigned long long target = end_of_barrier(exchange + 1);
+    asm volatile("bar.sync 1, 288;" ::: "memory");
+    if (lane == 0) wait_at_barrier(exchange + 1, target);
+    __syncwarp();
+    asm volatile("bar.arrive 2, 288;" ::: "memory");
+    return;
+  }
   wait_for_previous_kernel();
   __shared__ unsigned call_number;
-  if (tid == 0) call_number = number_of_this_call(exchange);
+  if (TWO_STEPS && tid == 0) call_number = number_of_this_call(exchange);
   unsigned long long* const shares = exchange + kHeaderWords;
   unsigned long long* const sums = shares + static_cast<int64>(SPLITS) * tokens * RANK;
   const int g = lane / 4, t = lane % 4;
@@ -318,7 +339,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
   }
   workers_sync();
-  const unsigned call = call_number;
+  const unsigned call = TWO_STEPS ? call_number : 0;
   for (int i = tid; i < tokens * 16; i += 256) {
     const int token = i / 16, quad = i % 16;
     float4 total = make_float4(0, 0, 0, 0);
@@ -328,9 +349,14 @@ __global__ void __launch_bounds__(kThreads, 1)
                                                         (token * 68 + 4 * quad) * 4);
       total.x += v.x, total.y += v.y, total.z += v.z, total.w += v.w;
     }
-    send(shares + (share * tokens + token) * RANK + group * 64 + 4 * quad, total, call);
+    const int at = (share * tokens + token) * RANK + group * 64 + 4 * quad;
+    if constexpr (TWO_STEPS)
+      send(shares + at, total, call);
+    else
+      *reinterpret_cast<float4*>(partial + at) = total;
   }
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  if (!TWO_STEPS) asm volatile("bar.arrive 1, 288;" ::: "memory");
   asm volatile("bar.sync 4, 288;" ::: "memory");  // the mbarriers exist, and all slots are free
   if (tid == 0) barrier_arrive(first_done);
   // The first steps of w_up wait in registers, and their slots take the next ones.
@@ -361,6 +387,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       if (lane == 0) barrier_arrive(my_empty + 8 * ((s + first) % SLOTS));
     }
   }
+  if (!TWO_STEPS) asm volatile("bar.sync 2, 288;" ::: "memory");
   let_next_kernel_start();
   // Latents in shared memory.
   if constexpr (TWO_STEPS) {
@@ -470,22 +497,16 @@ __global__ void __launch_bounds__(kThreads, 1)
         v[p] = make_float4(0, 0, 0, 0);
         const bool active = quads % per_pass == 0 || quad < quads;
         constexpr int parts = ceil_div(SPLITS, helpers);
-        Words w[2 * parts];
-        const unsigned long long* from[2 * parts];
-        bool wanted[2 * parts];
+        float4 part[parts];
 #pragma unroll
         for (int s = 0; s < parts; ++s) {
-          from[2 * s] = shares + ((s * helpers + q) * tokens + token) * RANK + 4 * quad;
-          from[2 * s + 1] = from[2 * s] + 2;
-          wanted[2 * s] = wanted[2 * s + 1] =
-              active && (SPLITS % helpers == 0 || s * helpers + q < SPLITS);
+          part[s] = make_float4(0, 0, 0, 0);
+          if (active && (SPLITS % helpers == 0 || s * helpers + q < SPLITS))
+            part[s] = load_fresh(partial + ((s * helpers + q) * tokens + token) * RANK + 4 * quad);
         }
-        receive(w, from, wanted, call);
 #pragma unroll
         for (int s = 0; s < parts; ++s) {
-          if (!wanted[2 * s]) continue;
-          const float2 low = values_of(w[2 * s]), high = values_of(w[2 * s + 1]);
-          v[p].x += low.x, v[p].y += low.y, v[p].z += high.x, v[p].w += high.y;
+          v[p].x += part[s].x, v[p].y += part[s].y, v[p].z += part[s].z, v[p].w += part[s].w;
         }
 #pragma unroll
         for (int d = helpers / 2; d > 0; d /= 2) {
@@ -528,7 +549,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   workers_sync();
   // What has come here came from all blocks, which therefore know the number of this call.
-  if (tid == 0 && blockIdx.x == 0) count_call(exchange, call);
+  if (TWO_STEPS && tid == 0 && blockIdx.x == 0) count_call(exchange, call);
 
   const int column_warp = warp % COLUMN_WARPS, depth_warp = warp / COLUMN_WARPS;
   int q0 = 0;

@@ -41,10 +41,12 @@ __global__ void __launch_bounds__(kThreads, 1)
   constexpr int down_loads = ceil_div(share_rows, kDownLines), up_loads = ceil_div(RANK, kUpLines);
   constexpr int padded_rows = down_loads * kDownLines;
   constexpr int width = max_of(kDownColumns, kUpColumns);
-  // Tokens of the share, [row][token]; sums of the warps; latents, [row][token].
+  // From one row to the next; four more than the tokens spread rows over the banks.
+  constexpr int pitch = TOKENS < 4 ? TOKENS : TOKENS + 4;
+  // Tokens of the share, [row][token], and later the latents; sums of the warps.
   extern __shared__ __align__(16) float memory[];
   float* const given = memory;
-  float* const partial = given + max_of(padded_rows, up_loads * kUpLines) * TOKENS;
+  float* const partial = given + max_of(padded_rows, up_loads * kUpLines) * pitch;
   __shared__ float squares[kWarps];
   __shared__ unsigned call_number;
   const int tid = threadIdx.x, warp = tid / 32, lane = tid % 32;
@@ -93,7 +95,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
     for (int i = 0; i < each; ++i) {
       const int at = tid + i * kThreads;
-      if (at < values) given[at % padded_rows * TOKENS + at / padded_rows] = x[i];
+      if (at < values) given[at % padded_rows * pitch + at / padded_rows] = x[i];
     }
     __syncthreads();
     float sum[TOKENS][4] = {};
@@ -101,7 +103,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (int i = 0; i < down_loads; ++i)
 #pragma unroll
       for (int t = 0; t < TOKENS; ++t)
-        add_product(sum[t], given[(line + i * kDownLines) * TOKENS + t], w[i]);
+        add_product(sum[t], given[(line + i * kDownLines) * pitch + t], w[i]);
 #pragma unroll
     for (int t = 0; t < TOKENS; ++t) {
 #pragma unroll
@@ -178,7 +180,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         const int pair = (i0 + i) * kThreads + tid, token = pair / (RANK / 2), r = pair % (RANK / 2) * 2;
         if (pair >= pairs) continue;
         const float2 v = wanted[i] ? values_of(w[i]) : make_float2(0, 0);
-        given[r * TOKENS + token] = v.x, given[(r + 1) * TOKENS + token] = v.y;
+        given[r * pitch + token] = v.x, given[(r + 1) * pitch + token] = v.y;
       }
     }
   }
@@ -188,7 +190,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if constexpr (NORM) {
     for (int token = 0; token < tokens; ++token) {
       float square = 0.0f;
-      for (int r = tid; r < RANK; r += kThreads) square += given[r * TOKENS + token] * given[r * TOKENS + token];
+      for (int r = tid; r < RANK; r += kThreads) square += given[r * pitch + token] * given[r * pitch + token];
 #pragma unroll
       for (int d = 16; d > 0; d /= 2) square += __shfl_xor_sync(~0u, square, d);
       if (lane == 0) squares[warp] = square;
@@ -197,7 +199,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
       for (int i = 0; i < kWarps; ++i) total += squares[i];
       const float scale = 1.0f / sqrtf(total / RANK + epsilon);
-      for (int r = tid; r < RANK; r += kThreads) given[r * TOKENS + token] *= scale * norm_weight[r];
+      for (int r = tid; r < RANK; r += kThreads) given[r * pitch + token] *= scale * norm_weight[r];
       __syncthreads();
     }
   }
@@ -213,7 +215,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       if (RANK % kUpLines == 0 || up_line + i * kUpLines < RANK)
 #pragma unroll
         for (int t = 0; t < TOKENS; ++t)
-          add_product(sum[t], given[(up_line + i * kUpLines) * TOKENS + t], up[i]);
+          add_product(sum[t], given[(up_line + i * kUpLines) * pitch + t], up[i]);
 #pragma unroll
     for (int t = 0; t < TOKENS; ++t) {
 #pragma unroll

@@ -93,12 +93,14 @@ __global__ void __launch_bounds__(kThreads, 1)
       k = split * a.split_depth;
       end = min(k + a.split_depth, a.depth);
     };
-    auto load = [&] {
+    auto load_tokens = [&] {
 #pragma unroll
       for (int i = 0; i < x_loads; ++i) {
         const int64 n = first + row + 16 * i;
         xs[i] = load_quad(x + n * a.inner_stride + k + 4 * quad, n < a.tokens && k + 4 * quad < end);
       }
+    };
+    auto load_weights = [&] {
 #pragma unroll
       for (int i = 0; i < w_loads; ++i) {
         if constexpr (K_MAJOR) {
@@ -114,7 +116,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     };
     if (tile < tiles) {
       take_tile();
-      load();
+      load_tokens();
+      load_weights();
     }
     int stage = 0, parity = 1;
     while (tile < tiles) {
@@ -125,6 +128,14 @@ __global__ void __launch_bounds__(kThreads, 1)
         const int r = row + 16 * i;
         store_parts(to + r * 128 + ((quad / 2 ^ (r & 7)) << 4) + quad % 2 * 8, kTokenBytes, xs[i]);
       }
+      // What comes next is asked for as soon as there is room in registers.
+      k += kDepth;
+      if (k >= end) {
+        tile += gridDim.x;
+        if (tile < tiles) take_tile();
+      }
+      const bool more = tile < tiles;
+      if (more) load_tokens();
 #pragma unroll
       for (int i = 0; i < w_loads; ++i) {
         const int r = w_line + lines * i, block = K_MAJOR ? 0 : w_quad / 16 * 8192;
@@ -136,12 +147,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       __syncwarp();
       if (tid % 32 == 0) barrier_arrive(full + 8 * stage);
       if (++stage == kStages) stage = 0, parity ^= 1;
-      k += kDepth;
-      if (k >= end) {
-        tile += gridDim.x;
-        if (tile < tiles) take_tile();
-      }
-      if (tile < tiles) load();
+      if (more) load_weights();
     }
     return;
   }
