@@ -9,6 +9,7 @@ of the host in every call, needed or not.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -168,6 +169,30 @@ def nobody_watches() -> bool:
         and torch._C._get_tracing_state() is None
         and not _profiled()
     )
+
+
+@functools.cache
+def quick() -> Any:
+    """The module of that name, which needs CUDA."""
+    from kernelproof.ops.mla_kv import quick as module
+
+    return module
+
+
+def remember(
+    key: tuple[Any, ...], layout: str, hidden: Tensor, w_down: Tensor, w_up_k: Tensor,
+    w_up_v: Tensor, kv_heads: int, norm_weight: Tensor | None, norm_eps: float,
+    k_pe: Tensor | None, accuracy: str,
+) -> None:  # fmt: skip
+    """Keeps the form of a call that `run` has made on CUDA."""
+    operands = {
+        "hidden": hidden, "w_down": w_down, "w_up_k": w_up_k, "w_up_v": w_up_v,
+        "norm_weight": norm_weight, "k_pe": k_pe,
+    }  # fmt: skip
+    options = {
+        "kv_heads": kv_heads, "norm_eps": norm_eps, "layout": layout, "accuracy": accuracy
+    }  # fmt: skip
+    quick().remember(key, operands, options)
 
 
 mla_kv_op: Any = torch.ops.kernelproof.mla_kv.default

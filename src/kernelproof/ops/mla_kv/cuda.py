@@ -148,21 +148,56 @@ def project_cuda(
     call = _prepared(hidden.device.index, design, hidden.dtype, *options, *key)
     outs = [hidden.new_empty(shape) for shape in call.out_shapes]
     if call.steps:
-        exchange = None
-        if call.exchange:
-            exchange = cuda_exchange.buffer(hidden.device.index, call.exchange)
-            if exchange is None:
-                call = _prepared(hidden.device.index, "mma", hidden.dtype, *options, *key)
-        tensors = {
+        tensors: dict[str, torch.Tensor | None] = {
             "hidden": hidden, "w_down": w_down, "w_up_k": w_up_k, "w_up_v": w_up_v,
             "norm_weight": norm_weight, "k_pe": k_pe, "out0": outs[0], "out1": outs[-1],
-            "exchange": exchange,
         }  # fmt: skip
-        for name, count, dtype in call.scratch:
-            tensors[name] = torch.empty(count, dtype=dtype, device=hidden.device)
-        for step in call.steps:
-            step(tensors)
+        if not call.run(tensors, hidden):
+            call = _prepared(hidden.device.index, "mma", hidden.dtype, *options, *key)
+            call.run(tensors, hidden)
     return outs[0] if layout == "stacked" else (outs[0], outs[1])
+
+
+def runner(
+    operands: dict[str, torch.Tensor | None], options: dict[str, Any], names: tuple[str, ...]
+) -> Callable[..., Any] | None:
+    """What makes a call like this one again, given the operands ``names`` in turn; it returns None
+    where that cannot be, as this function does."""
+    from kernelproof.ops.mla_kv import quick
+
+    hidden, norm, k_pe = (operands[name] for name in ("hidden", "norm_weight", "k_pe"))
+    assert hidden is not None
+    if as_two_axes(hidden) is not hidden or (norm is not None and not norm.is_contiguous()):
+        return None
+    if k_pe is not None and as_two_axes(k_pe.squeeze(-2)).data_ptr() != k_pe.data_ptr():
+        return None
+    device, stacked = hidden.device.index, options["layout"] == "stacked"
+    call = _prepared(
+        device, None, hidden.dtype, options["kv_heads"], norm is not None, options["norm_eps"],
+        k_pe is not None, options["layout"], options["accuracy"], *_key(*operands.values()),
+    )  # fmt: skip
+    shapes = call.out_shapes
+    if not call.steps:
+        return None
+    if len(call.steps) == 1 and not call.scratch and not call.exchange:
+        launch = call.launches[0]
+        if isinstance(launch, Launch):
+            made = quick.single(launch, names, shapes, stacked, device)
+            if made is not None:
+                return made
+
+    def run(*given: torch.Tensor) -> Any:
+        if functools.reduce(int.__or__, [t.data_ptr() for t in given]) & 15:
+            return None
+        first = given[0]
+        outs = [first.new_empty(shape) for shape in shapes]
+        tensors: dict[str, torch.Tensor | None] = dict(zip(names, given, strict=True))
+        tensors["out0"], tensors["out1"] = outs[0], outs[-1]
+        if not call.run(tensors, first):
+            return None
+        return outs[0] if stacked else (outs[0], outs[1])
+
+    return run
 
 
 def _tuned(
@@ -207,15 +242,29 @@ class Prepared:
         device: int,
     ) -> None:  # fmt: skip
         self.out_shapes = out_shapes
+        self.device = device
+        self.launches = chosen.launches
         self.scratch = chosen.scratch
         self.exchange = chosen.exchange
-        programmatic = facts.capability >= (9, 0)
         self.steps: list[Callable[[dict[str, Any]], None]] = [
             cuda_library.product(step, operands, device)
             if isinstance(step, Library)
-            else _launcher(step, device, programmatic)
+            else _launcher(step, device, facts)
             for step in chosen.launches
         ]
+
+    def run(self, tensors: dict[str, torch.Tensor | None], like: torch.Tensor) -> bool:
+        """All steps, on ``like``'s device; whether there was a buffer for blocks to exchange
+        values through, where one is needed."""
+        if self.exchange:
+            tensors["exchange"] = cuda_exchange.buffer(self.device, self.exchange)
+            if tensors["exchange"] is None:
+                return False
+        for name, count, dtype in self.scratch:
+            tensors[name] = torch.empty(count, dtype=dtype, device=like.device)
+        for step in self.steps:
+            step(tensors)
+        return True
 
 
 @functools.lru_cache(maxsize=4096)
@@ -229,15 +278,21 @@ def _prepared(device: int, design: str | None, *known: Any) -> Prepared:
     return Prepared(chosen, operands, shapes, facts, device)
 
 
-def _launcher(launch: Launch, device: int, programmatic: bool) -> Callable[[dict[str, Any]], None]:
+def how_of(launch: Launch, facts: Device) -> tuple[Any, ...]:
+    """As `kernelproof.cuda.Kernel.again` takes it."""
+    cluster = launch.cluster if launch.cluster > 1 else None
+    programmatic = facts.capability >= (9, 0)
+    return (
+        launch.grid, launch.block, launch.shared, cluster, programmatic, launch.cooperative, True
+    )  # fmt: skip
+
+
+def _launcher(launch: Launch, device: int, facts: Device) -> Callable[[dict[str, Any]], None]:
     compiled = kernel(launch.name, launch.source)
     fixed: list[Any] = [None if isinstance(arg, (str, Map)) else arg for arg in launch.args]
     named = [(i, arg) for i, arg in enumerate(launch.args) if isinstance(arg, str)]
     maps = [(i, arg) for i, arg in enumerate(launch.args) if isinstance(arg, Map)]
-    cluster = launch.cluster if launch.cluster > 1 else None
-    how = (
-        launch.grid, launch.block, launch.shared, cluster, programmatic, launch.cooperative, True
-    )  # fmt: skip
+    how = how_of(launch, facts)
 
     def run(tensors: dict[str, Any]) -> None:
         args = fixed.copy()
