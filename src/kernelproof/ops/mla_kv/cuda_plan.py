@@ -29,6 +29,7 @@ from kernelproof.ops.mla_kv.cuda_steps import (
     splits_of,
     tile_counts,
 )
+from kernelproof.ops.mla_kv.cuda_thin import thin
 
 # BM, BN, BK, TM, TN of the tiled kernels: see `Tile` in kernel.cu.
 _SMALL_TILE = (16, 64, 32, 1, 4)
@@ -220,6 +221,7 @@ DESIGNS = (
     "stream",
     "persistent",
     "wgmma",
+    "thin",
     "few",
     "parts",
     "library",
@@ -262,6 +264,8 @@ def plan(n: Operands, device: Device = H200, design: str | None = None) -> Plan:
             chosen = narrow(n, device, design is not None)
         elif name == "wgmma":
             chosen = prefill(n, device, design is not None)
+        elif name == "thin":
+            chosen = thin(n, device, design is not None)
         elif name == "few":
             chosen = few(n, device)
         elif name == "parts":
