@@ -17,6 +17,7 @@ from kernelproof.ops.mla_kv.cuda_operands import (
     packed_sizes,
 )
 from kernelproof.ops.mla_kv.cuda_parts import parts
+from kernelproof.ops.mla_kv.cuda_small import small
 from kernelproof.ops.mla_kv.cuda_steps import (
     H200,
     Device,
@@ -221,6 +222,7 @@ DESIGNS = (
     "stream",
     "persistent",
     "wgmma",
+    "small",
     "thin",
     "few",
     "parts",
@@ -264,6 +266,8 @@ def plan(n: Operands, device: Device = H200, design: str | None = None) -> Plan:
             chosen = narrow(n, device, design is not None)
         elif name == "wgmma":
             chosen = prefill(n, device, design is not None)
+        elif name == "small":
+            chosen = small(n, device, design is not None)
         elif name == "thin":
             chosen = thin(n, device, design is not None)
         elif name == "few":

@@ -1,4 +1,4 @@
-"""The design of mla_kv for a small rank and weights that fit into shared memory (kernel_thin.cu)."""
+"""The design of mla_kv for a small rank, all weights in shared memory (kernel_thin.cu)."""
 
 from __future__ import annotations
 
