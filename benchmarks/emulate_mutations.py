@@ -294,6 +294,13 @@ WORK: dict[str, list[Callable[[], Any]]] = {
         _mla(1, 136, 64, 128, "few", heads=1, multiprocessors=2),
         _mla(3, 72, 128, 64, "few", heads=1, norm=True, multiprocessors=6),
     ],
+    "mla_kv/kernel_thin.cu": [
+        _mla(18, 136, 16, 136, "thin", torch.float16, heads=1, norm=True, multiprocessors=2),
+        _mla(5, 64, 8, 1032, "thin", torch.bfloat16, heads=1, multiprocessors=2),
+    ],
+    "mla_kv/kernel_small.cu": [
+        _mla(3, 40, 12, 8, "small", norm=True), _mla(3, 40, 48, 8, "small"),
+    ],
     "mla_kv/kernel_parts.cu": [
         _mla(130, 136, 72, 64, "parts", heads=1, multiprocessors=2),
         _mla(5, 320, 64, 136, "parts", heads=1, along_depth=True, multiprocessors=1),

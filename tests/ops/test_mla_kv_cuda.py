@@ -278,6 +278,9 @@ def emulated(operands: list[torch.Tensor], **options: Any) -> tuple[Any, list[st
         ((9, 70, 20, 2, 8, 24), dict(dtype=F16, form="packed", rope=8, offset=1), "block"),
         ((9, 70, 70, 2, 5, 8), dict(form="out_in", norm=True, rope=3), "block"),
         ((40, 36, 8, 2, 40, 40), {}, "block"),
+        ((16, 133, 37, 3, 21, 21), dict(dtype=F16), "small"),
+        ((5, 60, 19, 3, 11, 14), dict(form="packed", norm=True, rope=3), "small"),
+        ((9, 50, 20, 2, 24, 24), dict(dtype=BF16, form="out_in", norm=True), "small"),
         ((20, 96, 40, 2, 16, 24), dict(dtype=F16, form="out_in", norm=True), "library"),
         ((9, 96, 40, 2, 16, 16), dict(dtype=BF16), "library"),
     ],
@@ -343,7 +346,7 @@ def on_gpu(operands: list[torch.Tensor], design: str | None, **options: Any) -> 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("design", [None, "fused", "block", "mma", "product"])
+@pytest.mark.parametrize("design", [None, "small", "fused", "block", "mma", "product"])
 def test_gpu_values(design: str | None, dtype: torch.dtype) -> None:
     for number, sizes in enumerate(SIZES):
         rope = (0, 0, 8, 5)[number % 4]
@@ -354,7 +357,7 @@ def test_gpu_values(design: str | None, dtype: torch.dtype) -> None:
         try:
             check(on_gpu(operands, design, **options), operands, options)
         except ValueError as error:
-            assert design in ("fused", "block", "mma") and "does not fit" in str(error)
+            assert design in ("small", "fused", "block", "mma") and "does not fit" in str(error)
 
 
 HOPPER = [
@@ -366,6 +369,11 @@ HOPPER = [
     ("decode", (8, 7168, 512, 128, 128, 128), dict(dtype=BF16, form="packed", rope=64, norm=True)),
     ("decode", (5, 1032, 256, 9, 64, 64), dict(dtype=F16, form="out_in")),
     ("decode", (1, 1032, 256, 9, 40, 40), dict(dtype=F16, norm=True)),
+    ("decode", (24, 7168, 512, 128, 128, 128), dict(dtype=BF16)),
+    ("few", (16, 2048, 512, 16, 128, 128), {}),
+    ("few", (3, 1000, 192, 9, 40, 40), dict(form="packed_in", rope=8, norm=True)),
+    ("thin", (2048, 1536, 8, 16, 64, 64), dict(dtype=F16)),
+    ("thin", (333, 1000, 40, 5, 24, 40), dict(dtype=BF16, rope=16, norm=True)),
     ("wgmma", (256, 1024, 512, 16, 128, 128), dict(dtype=F16, form="out_in")),
     ("wgmma", (1000, 520, 136, 9, 64, 64), dict(dtype=BF16, form="packed_in", rope=16, norm=True)),
     ("wgmma", (77, 520, 200, 9, 40, 40), dict(dtype=F16)),
@@ -436,7 +444,7 @@ def test_gpu_decode_on_two_streams_at_once() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("design", ["fused", "block", "mma", "product"])
+@pytest.mark.parametrize("design", ["small", "fused", "block", "mma", "product"])
 def test_gpu_infinities_stay_in_their_token(design: str) -> None:
     operands, options = call(21, 61, 19, 3, 11, 11, device="cuda")
     operands[0][9, 3] = float("inf")

@@ -54,13 +54,15 @@ def forget() -> None:
         ("decode", 4, (16, 256, 128, 2, 64, 64), dict(dtype=BF16)),
         ("decode", 4, (5, 256, 128, 2, 64, 64), dict(dtype=BF16, form="out_in")),
         ("decode", 4, (1, 256, 128, 2, 64, 64), dict(dtype=BF16, norm=True, form="packed")),
+        ("thin", 4, (35, 200, 8, 2, 64, 64), dict(dtype=F16)),
+        ("thin", 4, (5, 600, 40, 3, 24, 40), dict(dtype=BF16, norm=True, rope=16)),
         ("few", 2, (1, 136, 64, 2, 32, 32), {}),
         ("few", 7, (3, 200, 128, 3, 20, 24), dict(norm=True, rope=4)),
         ("few", 2, (7, 72, 64, 2, 64, 64), dict(form="packed_in")),
     ],
     ids=str,
 )
-def test_blocks_exchange_the_shares_of_each_call(
+def test_values_of_one_launch_in_each_call(
     design: str, multiprocessors: int, sizes: Any, options: dict[str, Any]
 ) -> None:
     operands, options, outs, found = emulated(sizes, design, multiprocessors, 2, **options)
