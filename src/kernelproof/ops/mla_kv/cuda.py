@@ -182,7 +182,7 @@ def runner(
     if len(call.steps) == 1 and not call.scratch and not call.exchange:
         launch = call.launches[0]
         if isinstance(launch, Launch):
-            made = quick.single(launch, names, shapes, stacked, device)
+            made = quick.single(launch, names, shapes, hidden.dtype, stacked, device)
             if made is not None:
                 return made
 

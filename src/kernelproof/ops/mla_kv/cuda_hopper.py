@@ -42,7 +42,7 @@ _DECODE_THREADS = {True: 288, False: 320}
 # Copies in flight for a warp. Up to so many tokens: whether the copies of w_up wait for w_down, and
 # steps that are kept in registers.
 _DECODE_WINDOW = 2
-_DECODE_FORMS = ((8, False, 2), (16, True, 3), (_DECODE_TOKENS_WIDE, True, 0))
+_DECODE_FORMS = ((1, False, 3), (8, False, 2), (16, True, 3), (_DECODE_TOKENS_WIDE, True, 0))
 _DECODE_WORKERS = 8
 _EXCHANGE_HEADER = 16  # kHeaderWords of kernel_decode.cu
 

@@ -20,6 +20,9 @@ from kernelproof.ops.mla_kv.cuda_steps import (
 _TOKENS, _DEPTH, _STAGES, _PARTS, _THREADS = 128, 64, 2, 3, 512  # of kernel_parts.cu
 # Steps of a share of the depth, at least.
 _SHARE_STEPS = 2
+# Fewer tiles of the second product leave too many multiprocessors idle; with fewer tokens most of a
+# tile is empty.
+_TILES, _FEWEST_TOKENS = 48, 256
 
 
 def parts(
@@ -44,6 +47,10 @@ def parts(
     if n.up[0].along_depth != n.up[1].along_depth or not n.model:
         return None
     if not all(side.out_aligned(4) for side in n.sides()):
+        return None
+    counts = tile_counts(n.tokens, n.sides(), (_TOKENS, 128))
+    enough = n.tokens >= _FEWEST_TOKENS and counts[0] * (counts[1] + counts[2]) >= _TILES
+    if not enough and not asked:
         return None
     down, up = products(n)
     columns = 64 if n.rank <= 64 else 128

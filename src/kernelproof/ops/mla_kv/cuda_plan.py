@@ -235,10 +235,11 @@ DESIGNS = (
 def _candidates(n: Operands) -> tuple[str, ...]:
     """Designs by preference, of which the first that fits is taken (measured on an H200)."""
     if n.dtype in (torch.float16, torch.bfloat16):
+        few = ("decode", "thin", "narrow", "small")
         if n.norm and n.tokens < _NORM_TOKENS:
-            return ("decode", "mma", "product")
-        return ("decode", "narrow", "library", "wgmma", "mma", "product")
-    return ("registers", "fused", "library", "mma", "product")
+            return (*few, "mma", "product")
+        return (*few, "library", "wgmma", "mma", "product")
+    return ("registers", "small", "few", "fused", "parts", "library", "mma", "product")
 
 
 @functools.lru_cache(maxsize=1024)

@@ -18,15 +18,16 @@ _TOKENS, _WARPS, _COLUMNS, _THREADS = 16, 8, 128, 256  # of kernel_thin.cu
 _SHARED_LIMIT, _RANK = 227 * 1024, 64
 # Groups of 32 values of a token that a warp can hold.
 _GROUPS = 12
-# Blocks for each multiprocessor above which weights are loaded too often.
-_WAVES = 2
+# Where it is the fastest on an H200: this rank, and blocks for half of the multiprocessors at least
+# and for all at most.
+_FASTEST_RANK = 8
 
 
 def thin(n: Operands, device: Device, asked: bool = False) -> Plan | None:
     """mla_kv_thin, or None where it does not fit.
 
     Args:
-        asked: also for so many tokens that other designs are faster.
+        asked: also where other designs are faster.
     """
     if device.capability[0] != 9 or n.dtype not in (torch.float16, torch.bfloat16):
         return None
@@ -38,7 +39,10 @@ def thin(n: Operands, device: Device, asked: bool = False) -> Plan | None:
         return None
     each = ceil_div(ceil_div(n.model, 32), _WARPS)
     blocks = ceil_div(n.tokens, _TOKENS)
-    if each > _GROUPS or (blocks > _WAVES * device.multiprocessors and not asked):
+    fastest = n.rank <= _FASTEST_RANK and (
+        device.multiprocessors <= 2 * blocks <= 2 * device.multiprocessors
+    )
+    if each > _GROUPS or not (fastest or asked):
         return None
     counts = tile_counts(n.tokens, n.sides(), (_TOKENS, _COLUMNS))
     down = each * _WARPS * 4 * (16 * n.rank + 32)

@@ -8,19 +8,10 @@
 
 constexpr int kThreads = 512;
 
-template <typename T>
-__device__ __forceinline__ void copy_element(T* to, const T* from) {
-  if constexpr (sizeof(T) == 2)
-    asm volatile("{\n.reg .b16 v;\nld.global.nc.b16 v, [%1];\nst.shared.b16 [%0], v;\n}" ::"r"(
-                     static_cast<unsigned>(__cvta_generic_to_shared(to))),
-                 "l"(from)
-                 : "memory");
-  else
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(
-                     static_cast<unsigned>(__cvta_generic_to_shared(to))),
-                 "l"(from)
-                 : "memory");
-}
+// Does not wait for what stores before it in the program.
+__device__ __forceinline__ float load_element(const float* p) { return __ldg(p); }
+__device__ __forceinline__ __half load_element(const __half* p) { return __ldg(p); }
+__device__ __forceinline__ __nv_bfloat16 load_element(const __nv_bfloat16* p) { return __ldg(p); }
 
 // A weight to `to`, by rows. Where it lies like that already, in pieces of 16 bytes.
 template <typename T>
@@ -38,15 +29,24 @@ __device__ void copy_weight(T* to, const T* from, const Side& s, int rows) {
                    "l"(from + i)
                    : "memory");
   }
-  if (dense) {
-#pragma unroll 8
-    for (int i = done + threadIdx.x; i < count; i += kThreads) copy_element(to + i, from + i);
-  } else {
-#pragma unroll 4
-    for (int i = threadIdx.x; i < count; i += kThreads) {
-      const int row = i / s.columns, c = i - row * s.columns;
-      copy_element(to + i, from + row * s.row + weight_column(s, c));
+  // Eight elements at a time, all of them asked for before the first is stored.
+  constexpr int batch = 8;
+  for (int i0 = done + threadIdx.x; i0 < count; i0 += batch * kThreads) {
+    T v[batch];
+#pragma unroll
+    for (int j = 0; j < batch; ++j) {
+      const int i = i0 + j * kThreads;
+      if (i >= count) continue;
+      if (dense) {
+        v[j] = load_element(from + i);
+      } else {
+        const int row = i / s.columns, c = i - row * s.columns;
+        v[j] = load_element(from + row * s.row + weight_column(s, c));
+      }
     }
+#pragma unroll
+    for (int j = 0; j < batch; ++j)
+      if (i0 + j * kThreads < count) to[i0 + j * kThreads] = v[j];
   }
 }
 
@@ -97,13 +97,22 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   copy_weight(wd, w_down, down, depth);
   asm volatile("cp.async.commit_group;" ::: "memory");
-  for (int t = 0; t < TOKENS; ++t) {
+  constexpr int batch = 8;
+  for (int t = 0; t < count; ++t) {
     const T* const from =
-        hidden + (t < count ? token_start(first + t, a.inner, a.outer_stride, a.inner_stride) : 0);
-#pragma unroll 4
-    for (int k = threadIdx.x; k < depth; k += kThreads)
-      x[k * TOKENS + t] = t < count ? widen(from[k * a.token_column]) : 0.0f;
+        hidden + token_start(first + t, a.inner, a.outer_stride, a.inner_stride);
+    for (int k0 = threadIdx.x; k0 < depth; k0 += batch * kThreads) {
+      T v[batch];
+#pragma unroll
+      for (int j = 0; j < batch; ++j)
+        if (k0 + j * kThreads < depth) v[j] = load_element(from + (k0 + j * kThreads) * a.token_column);
+#pragma unroll
+      for (int j = 0; j < batch; ++j)
+        if (k0 + j * kThreads < depth) x[(k0 + j * kThreads) * TOKENS + t] = widen(v[j]);
+    }
   }
+  for (int i = threadIdx.x; i < depth * (TOKENS - count); i += kThreads)
+    x[i / (TOKENS - count) * TOKENS + count + i % (TOKENS - count)] = 0.0f;
   copy_weight(wk, w_up_k, a.side[0], rank);
   copy_weight(wv, w_up_v, a.side[1], rank);
   asm volatile("cp.async.commit_group;\n\tcp.async.wait_group 1;" ::: "memory");
