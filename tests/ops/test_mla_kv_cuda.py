@@ -15,8 +15,8 @@ from kernelproof.ops.mla_kv.cuda_steps import H200, Device, Library
 F64, F32, F16, BF16 = torch.float64, torch.float32, torch.float16, torch.bfloat16
 DTYPES = [F32, F64, F16, BF16]
 FORMS = ["in_out", "out_in", "packed", "packed_in"]
-# Largest error over the largest value: float64 and float32 arithmetic (1,536 terms one after another
-# by a matrix library have 1.3e-6), and roundings to 16 bits of the latents and of the result.
+# Largest error over the largest value: float64 and float32 arithmetic (a matrix library that adds
+# 1,536 terms in turn has 1.3e-6), and roundings to 16 bits of the latents and of the result.
 BOUND = {F64: 1e-13, F32: 2e-6, F16: 2e-3, BF16: 1.2e-2}
 
 # Edges of tiles, of masks and of splits: tokens, M, R, H, Dk, Dv.
