@@ -240,6 +240,7 @@ _DECODE = [
     ),
     _mla(1, 128, 64, 1600, "decode", torch.float16, heads=1, norm=True, multiprocessors=2),
     _mla(3, 136, 256, 64, "decode", torch.float16, heads=1, multiprocessors=4),
+    _mla(9, 128, 256, 512, "decode", torch.float16, heads=1, multiprocessors=4),
     _mla(3, 136, 512, 1032, "decode", torch.float16, heads=1, along_depth=True, multiprocessors=8),
 ]
 _WGMMA = [

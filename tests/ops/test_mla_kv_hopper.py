@@ -163,6 +163,14 @@ def test_gpu_exchanges_in_streams_and_graphs_at_once(sizes: Any, options: dict[s
 
 
 @pytest.mark.gpu
+def test_gpu_a_kernel_keeps_the_largest_shared_memory_that_it_was_granted() -> None:
+    """Of one name, in several sizes."""
+    for model in (500, 300, 500, 700, 300, 700):
+        operands, options = call(5, model, 70, 3, 11, 11, device="cuda")
+        check(cuda.project_cuda(*operands, design="small", **options), operands, options)
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize(
     ("sizes", "options"),
     [

@@ -34,15 +34,14 @@ _WGMMA_STAGES, _WGMMA_SKEW = 4, 2
 # Fewer tiles leave most multiprocessors idle.
 _WGMMA_TILES = 64
 # Most tokens with which mla_kv_decode is faster than separate products, on an H200; fewer where the
-# weights lie as those of linear layers, and more with as many columns as these.
-_DECODE_TOKENS, _DECODE_TOKENS_LINEAR, _DECODE_TOKENS_WIDE = 16, 8, 32
-_WIDE_COLUMNS = 1 << 14
+# weights lie as those of linear layers.
+_DECODE_TOKENS, _DECODE_TOKENS_LINEAR = 16, 8
 # For one token a warp more, which waits at a barrier of the grid.
 _DECODE_THREADS = {True: 288, False: 320}
 # Copies in flight for a warp. Up to so many tokens: whether the copies of w_up wait for w_down, and
 # steps that are kept in registers.
 _DECODE_WINDOW = 2
-_DECODE_FORMS = ((1, False, 3), (8, False, 2), (16, True, 3), (_DECODE_TOKENS_WIDE, True, 0))
+_DECODE_FORMS = ((1, False, 3), (8, False, 2), (_DECODE_TOKENS, True, 3))
 _DECODE_WORKERS = 8
 _EXCHANGE_HEADER = 16  # kHeaderWords of kernel_decode.cu
 
@@ -219,8 +218,7 @@ def decode(n: Operands, device: Device, two_steps: bool | None = None) -> Plan |
     """
     if device.capability[0] != 9 or n.dtype not in _SIXTEEN or n.rank % 64 or not n.rank:
         return None
-    most = _DECODE_TOKENS_WIDE if n.columns >= _WIDE_COLUMNS else _DECODE_TOKENS
-    if n.tokens > most or n.rank > 64 * device.multiprocessors or n.model % 8:
+    if n.tokens > _DECODE_TOKENS or n.rank > 64 * device.multiprocessors or n.model % 8:
         return None
     maps = weight_maps(n, 32)
     wide = n.hidden.wide(n.size) and n.down.wide(n.size)

@@ -11,9 +11,9 @@ from kernelproof.ops.mla_kv.cuda_steps import Device, Launch, Map, Plan, ceil_di
 _THREADS, _COLUMNS, _DEPTH = 384, 128, 64  # of kernel_narrow.cu
 _STAGED_BYTES, _SHARED_LIMIT = 8 * 4096, 226 * 1024
 _RANK = 128
-# Terms of the first product that are repeated soon enough; a smaller rank than this keeps too few
-# slices of the L2 cache busy. Both as measured on an H200 with 16 to 4,096 tokens.
-_FEW_TERMS, _RANK_OF_FEW = 1024, 32
+# Elements of w_down, its columns padded to 64 or 128, that blocks may load again; a smaller rank
+# than this keeps too few slices of the L2 cache busy. As measured on an H200, 1 to 4,096 tokens.
+_FEW_ELEMENTS, _RANK_OF_FEW = 1 << 16, 32
 
 
 def narrow(
@@ -41,7 +41,11 @@ def narrow(
         return None
     # With fewer tokens blocks repeat the first product, or multiprocessors are idle.
     enough = ceil_div(n.tokens, 128) >= device.multiprocessors
-    if not enough and not asked and (n.model > _FEW_TERMS or n.rank < _RANK_OF_FEW):
+    if (
+        not enough
+        and not asked
+        and (n.model * (64 if n.rank <= 64 else 128) > _FEW_ELEMENTS or n.rank < _RANK_OF_FEW)
+    ):
         return None
     if tokens is None:
         tokens = 128 if enough else 64

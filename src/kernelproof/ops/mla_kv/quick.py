@@ -16,38 +16,13 @@ import torch
 from torch import Tensor
 
 from kernelproof.cuda import launches_are_taken
-from kernelproof.ops.mla_kv import cuda, tuning
+from kernelproof.ops.mla_kv import contract, cuda, tuning
 from kernelproof.ops.mla_kv.cuda_steps import Launch, Map
 
 # Forms that are remembered for one key, and keys.
 _FORMS, _KEYS = 8, 1024
 _NAMES = ("hidden", "w_down", "w_up_k", "w_up_v", "norm_weight", "k_pe")
-_known: dict[tuple[Any, ...], list[Form]] = {}
-
-
-class Form:
-    """``alike``: whether operands are those of this form. ``run``: the call; None where an operand
-    does not start at a multiple of 16 bytes."""
-
-    def __init__(self, alike: Callable[..., bool], run: Callable[..., Any]) -> None:
-        self.alike, self.run = alike, run
-
-
-def call(key: tuple[Any, ...], given: tuple[Tensor, ...]) -> Any:
-    """The result of a call whose form is known, else None.
-
-    Args:
-        key: the sizes of hidden, the options, and which of norm_weight and k_pe are there.
-        given: the operands that are there.
-    """
-    for form in _known.get(key, ()):
-        if form.alike(*given):
-            return form.run(*given)
-    return None
-
-
-def knows(key: tuple[Any, ...]) -> bool:
-    return key in _known
+_known = contract.FORMS
 
 
 @functools.cache
@@ -78,7 +53,7 @@ def remember(key: tuple[Any, ...], operands: dict[str, Tensor | None], options: 
         dynamic_dims_strides=[list(t.stride()) for t in given],
     ).check
     if alike(*given):
-        _known.setdefault(key, known).append(Form(alike, run))
+        _known.setdefault(key, known).append((alike, run))
 
 
 def single(
