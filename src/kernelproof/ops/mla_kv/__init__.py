@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
@@ -118,6 +118,26 @@ def mla_kv(
             fit the device.
         CompileError, UnsupportedError: the kernel cannot be built here.
     """
+    key: tuple[Any, ...] | None = None
+    if (
+        impl is None
+        and w_up_v is not None
+        and k_dim is None
+        and weights == "in_out"
+        and hidden.is_cuda
+        and not torch.compiler.is_compiling()
+    ):
+        key = (
+            hidden.shape, kv_heads, norm_eps, layout, accuracy, norm_weight is None, k_pe is None
+        )  # fmt: skip
+        forms = contract.FORMS.get(key)
+        if forms is not None and contract.nobody_counts():
+            given: tuple[Tensor, ...] = (hidden, w_down, w_up_k, w_up_v)
+            if norm_weight is not None or k_pe is not None:
+                given += tuple(t for t in (norm_weight, k_pe) if t is not None)
+            done: Tensor | tuple[Tensor, Tensor] | None = contract.again(forms, given)
+            if done is not None:
+                return done
     if weights != "in_out" or w_up_v is None or k_dim is not None:
         w_down, w_up_k, w_up_v = _in_torch_form(w_down, w_up_k, w_up_v, kv_heads, k_dim, weights)
     if impl is not None or hidden.device.type not in _DEVICES or layout not in contract.OPS:
@@ -150,6 +170,8 @@ def mla_kv(
         and {*map(type, (hidden, w_down, w_up_k, w_up_v, norm_weight, k_pe))} <= contract.PLAIN
     ):
         result = contract.run(device, layout, *arguments)
+        if key is not None:
+            contract.remember(key, layout, *arguments)
     else:
         result = without(*arguments)
     return result

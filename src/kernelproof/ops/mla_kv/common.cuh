@@ -55,6 +55,16 @@ __device__ __forceinline__ void narrow(double x, double& to) { to = x; }
 __device__ __forceinline__ void narrow(float x, __half& to) { to = __float2half_rn(x); }
 __device__ __forceinline__ void narrow(float x, __nv_bfloat16& to) { to = __float2bfloat16_rn(x); }
 
+__device__ __forceinline__ unsigned packed(float a, float b, __half) {
+  const __half2 v = __floats2half2_rn(a, b);
+  return *reinterpret_cast<const unsigned*>(&v);
+}
+
+__device__ __forceinline__ unsigned packed(float a, float b, __nv_bfloat16) {
+  const __nv_bfloat162 v = __floats2bfloat162_rn(a, b);
+  return *reinterpret_cast<const unsigned*>(&v);
+}
+
 template <typename T>
 struct SumOf {
   typedef float type;

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from kernelproof.cuda import Kernel
-from kernelproof.ops.mla_kv import cublaslt, cuda_barrier, cuda_library
+from kernelproof.ops.mla_kv import cublaslt, cuda_exchange, cuda_library, tuning
 from kernelproof.ops.mla_kv.cuda_operands import Operands, rows_of, weight_of
 from kernelproof.ops.mla_kv.cuda_plan import plan
 from kernelproof.ops.mla_kv.cuda_steps import H200, Device, Launch, Library, Map, Plan
@@ -140,24 +140,88 @@ def project_cuda(
         k_pe = as_two_axes(k_pe.squeeze(-2)).unsqueeze(-2)
     key = _key(hidden, w_down, w_up_k, w_up_v, norm_weight, k_pe)
     options = (kv_heads, norm_weight is not None, norm_eps, k_pe is not None, layout, accuracy)
+    if tuning.on and design is None:
+        found = _tuned(
+            hidden, w_down, w_up_k, w_up_v, norm_weight, k_pe, (hidden.dtype, *options, *key)
+        )
+        design = found.design if found is not None else None
     call = _prepared(hidden.device.index, design, hidden.dtype, *options, *key)
     outs = [hidden.new_empty(shape) for shape in call.out_shapes]
     if call.steps:
-        barrier = None
-        if call.together:
-            barrier = cuda_barrier.slot(hidden.device.index, call.together)
-            if barrier is None:
-                call = _prepared(hidden.device.index, "mma", hidden.dtype, *options, *key)
-        tensors = {
+        tensors: dict[str, torch.Tensor | None] = {
             "hidden": hidden, "w_down": w_down, "w_up_k": w_up_k, "w_up_v": w_up_v,
             "norm_weight": norm_weight, "k_pe": k_pe, "out0": outs[0], "out1": outs[-1],
-            "barrier": barrier,
         }  # fmt: skip
-        for name, count, dtype in call.scratch:
-            tensors[name] = torch.empty(count, dtype=dtype, device=hidden.device)
-        for step in call.steps:
-            step(tensors)
+        if not call.run(tensors, hidden):
+            call = _prepared(hidden.device.index, "mma", hidden.dtype, *options, *key)
+            call.run(tensors, hidden)
     return outs[0] if layout == "stacked" else (outs[0], outs[1])
+
+
+def runner(
+    operands: dict[str, torch.Tensor | None], options: dict[str, Any], names: tuple[str, ...]
+) -> Callable[..., Any] | None:
+    """What makes a call like this one again, given the operands ``names`` in turn; it returns None
+    where that cannot be, as this function does."""
+    from kernelproof.ops.mla_kv import quick
+
+    hidden, norm, k_pe = (operands[name] for name in ("hidden", "norm_weight", "k_pe"))
+    assert hidden is not None
+    if as_two_axes(hidden) is not hidden or (norm is not None and not norm.is_contiguous()):
+        return None
+    if k_pe is not None and as_two_axes(k_pe.squeeze(-2)).data_ptr() != k_pe.data_ptr():
+        return None
+    device, stacked = hidden.device.index, options["layout"] == "stacked"
+    call = _prepared(
+        device, None, hidden.dtype, options["kv_heads"], norm is not None, options["norm_eps"],
+        k_pe is not None, options["layout"], options["accuracy"], *_key(*operands.values()),
+    )  # fmt: skip
+    shapes = call.out_shapes
+    if not call.steps:
+        return None
+    if len(call.steps) == 1 and not call.scratch and not call.exchange:
+        launch = call.launches[0]
+        if isinstance(launch, Launch):
+            made = quick.single(launch, names, shapes, hidden.dtype, stacked, device)
+            if made is not None:
+                return made
+
+    def run(*given: torch.Tensor) -> Any:
+        if functools.reduce(int.__or__, [t.data_ptr() for t in given]) & 15:
+            return None
+        first = given[0]
+        outs = [first.new_empty(shape) for shape in shapes]
+        tensors: dict[str, torch.Tensor | None] = dict(zip(names, given, strict=True))
+        tensors["out0"], tensors["out1"] = outs[0], outs[-1]
+        if not call.run(tensors, first):
+            return None
+        return outs[0] if stacked else (outs[0], outs[1])
+
+    return run
+
+
+def _tuned(
+    hidden: torch.Tensor,
+    w_down: torch.Tensor,
+    w_up_k: torch.Tensor,
+    w_up_v: torch.Tensor,
+    norm_weight: torch.Tensor | None,
+    k_pe: torch.Tensor | None,
+    form: tuple[Any, ...],
+) -> tuning.Choice | None:
+    """What `tuning.choice` says of a call whose form is ``form``."""
+    operands = _operands(*form)
+    if 0 in (operands.tokens, operands.columns):
+        return None
+    _, kv_heads, _, norm_eps, _, layout, accuracy, *_ = form
+
+    def run(design: str) -> Any:
+        return project_cuda(
+            hidden, w_down, w_up_k, w_up_v, kv_heads=kv_heads, norm_weight=norm_weight,
+            norm_eps=norm_eps, k_pe=k_pe, layout=layout, accuracy=accuracy, design=design,
+        )  # fmt: skip
+
+    return tuning.choice(hidden.device.index, form, run, operands)
 
 
 def _key(*tensors: torch.Tensor | None) -> tuple[Any, ...]:
@@ -178,15 +242,29 @@ class Prepared:
         device: int,
     ) -> None:  # fmt: skip
         self.out_shapes = out_shapes
+        self.device = device
+        self.launches = chosen.launches
         self.scratch = chosen.scratch
-        self.together = chosen.together
-        programmatic = facts.capability >= (9, 0)
+        self.exchange = chosen.exchange
         self.steps: list[Callable[[dict[str, Any]], None]] = [
             cuda_library.product(step, operands, device)
             if isinstance(step, Library)
-            else _launcher(step, device, programmatic)
+            else _launcher(step, device, facts)
             for step in chosen.launches
         ]
+
+    def run(self, tensors: dict[str, torch.Tensor | None], like: torch.Tensor) -> bool:
+        """All steps, on ``like``'s device; whether there was a buffer for blocks to exchange
+        values through, where one is needed."""
+        if self.exchange:
+            tensors["exchange"] = cuda_exchange.buffer(self.device, self.exchange)
+            if tensors["exchange"] is None:
+                return False
+        for name, count, dtype in self.scratch:
+            tensors[name] = torch.empty(count, dtype=dtype, device=like.device)
+        for step in self.steps:
+            step(tensors)
+        return True
 
 
 @functools.lru_cache(maxsize=4096)
@@ -200,15 +278,21 @@ def _prepared(device: int, design: str | None, *known: Any) -> Prepared:
     return Prepared(chosen, operands, shapes, facts, device)
 
 
-def _launcher(launch: Launch, device: int, programmatic: bool) -> Callable[[dict[str, Any]], None]:
+def how_of(launch: Launch, facts: Device) -> tuple[Any, ...]:
+    """As `kernelproof.cuda.Kernel.again` takes it."""
+    cluster = launch.cluster if launch.cluster > 1 else None
+    programmatic = facts.capability >= (9, 0)
+    return (
+        launch.grid, launch.block, launch.shared, cluster, programmatic, launch.cooperative, True
+    )  # fmt: skip
+
+
+def _launcher(launch: Launch, device: int, facts: Device) -> Callable[[dict[str, Any]], None]:
     compiled = kernel(launch.name, launch.source)
     fixed: list[Any] = [None if isinstance(arg, (str, Map)) else arg for arg in launch.args]
     named = [(i, arg) for i, arg in enumerate(launch.args) if isinstance(arg, str)]
     maps = [(i, arg) for i, arg in enumerate(launch.args) if isinstance(arg, Map)]
-    cluster = launch.cluster if launch.cluster > 1 else None
-    how = (
-        launch.grid, launch.block, launch.shared, cluster, programmatic, launch.cooperative, True
-    )  # fmt: skip
+    how = how_of(launch, facts)
 
     def run(tensors: dict[str, Any]) -> None:
         args = fixed.copy()
@@ -240,8 +324,17 @@ def explain_cuda(
         return "nothing to do: no tokens or no columns"
     if device is None:
         device = device_facts(hidden.device.index or 0) if hidden.is_cuda else H200
-    chosen = plan(operands, device)
-    lines = [f"{chosen.design}: {chosen.why}"]
+    tuned = None
+    if tuning.on and hidden.is_cuda:
+        form = (
+            hidden.dtype, options["kv_heads"], options.get("norm_weight") is not None,
+            options.get("norm_eps", 1e-6), options.get("k_pe") is not None,
+            options.get("layout", "stacked"), options.get("accuracy", "strict"),
+            *_key(hidden, w_down, w_up_k, w_up_v, options.get("norm_weight"), options.get("k_pe")),
+        )  # fmt: skip
+        tuned = tuning.known(hidden.device.index, form)
+    chosen = plan(operands, device, None if tuned is None else tuned.design)
+    lines = [f"{chosen.design}: {chosen.why if tuned is None else tuning.described(tuned)}"]
     lines += [f"  {step.described()}" for step in chosen.launches]
     return "\n".join(lines)
 

@@ -36,12 +36,14 @@ _WGMMA_TILES = 64
 # Most tokens with which mla_kv_decode is faster than separate products, on an H200; fewer where the
 # weights lie as those of linear layers.
 _DECODE_TOKENS, _DECODE_TOKENS_LINEAR = 16, 8
-_DECODE_THREADS = 320
-# Copies in flight for a warp. Of one token and of several: whether the copies of w_up wait for
-# w_down, and steps that are kept in registers.
+# For one token a warp more, which waits at a barrier of the grid.
+_DECODE_THREADS = {True: 288, False: 320}
+# Copies in flight for a warp. Up to so many tokens: whether the copies of w_up wait for w_down, and
+# steps that are kept in registers.
 _DECODE_WINDOW = 2
-_DECODE_LATE, _DECODE_KEPT = (False, True), (2, 0)
+_DECODE_FORMS = ((1, False, 3), (8, False, 2), (_DECODE_TOKENS, True, 3))
 _DECODE_WORKERS = 8
+_EXCHANGE_HEADER = 16  # kHeaderWords of kernel_decode.cu
 
 
 def weight_maps(n: Operands, depth: int) -> tuple[tuple[Map, Map], tuple[int, int]] | None:
@@ -207,8 +209,13 @@ def _decode_slots(n: Operands, splits: int, latents: int, k_major: bool) -> tupl
     return min(7, room // (_DECODE_WORKERS * 4096)), used
 
 
-def decode(n: Operands, device: Device) -> Plan | None:
-    """mla_kv_decode, or None where it does not fit."""
+def decode(n: Operands, device: Device, two_steps: bool | None = None) -> Plan | None:
+    """mla_kv_decode, or None where it does not fit.
+
+    Args:
+        two_steps: whether blocks add the shares of one token each, and collect the sums, instead of
+            what is faster: so for several tokens.
+    """
     if device.capability[0] != 9 or n.dtype not in _SIXTEEN or n.rank % 64 or not n.rank:
         return None
     if n.tokens > _DECODE_TOKENS or n.rank > 64 * device.multiprocessors or n.model % 8:
@@ -232,29 +239,31 @@ def decode(n: Operands, device: Device) -> Plan | None:
     slots, used = _decode_slots(n, splits, latents, k_major)
     if slots < used + 2:
         return None
-    two_steps = n.tokens > 1
+    if two_steps is None:
+        two_steps = n.tokens > 1
     counts = tile_counts(n.tokens, n.sides(), (n.tokens, 64 * column_warps))
     sizes = packed_sizes(n.hidden, n.model, n.model, n.sides(), counts, n.size, n.k_pe)
     # Weights of linear layers come without copies of w_down that could be waited for.
-    late = _DECODE_LATE[two_steps] and not k_major
+    late, kept = next(form[1:] for form in _DECODE_FORMS if n.tokens <= form[0])
+    late = late and not k_major
     flags = ", ".join(str(f).lower() for f in (two_steps, n.norm, k_major, late))
     name = (
         f"mla_kv_decode<{C_TYPES[n.dtype]}, {n.model}, {n.rank}, {splits}, {column_warps}, "
         f"{ceil_div(n.tokens, 8)}, {latents}, {flags}, {slots}, {_DECODE_WINDOW}, "
-        f"{_DECODE_KEPT[two_steps]}>"
+        f"{kept}>"
     )
     args = (
-        "hidden", "w_down", *maps[0], "norm_weight" if n.norm else None, *_ends(n), "partial",
-        "summed", "barrier", sizes, n.down.row, n.down.column, *maps[1], float(n.epsilon),
+        "hidden", "w_down", *maps[0], "norm_weight" if n.norm else None, *_ends(n),
+        None if two_steps else "partial", "exchange", sizes, n.down.row, n.down.column, *maps[1],
+        float(n.epsilon),
     )  # fmt: skip
     shared = slots * _DECODE_WORKERS * 4096 + latents * (2 * n.rank + 64) + 1024
-    launch = Launch("kernel_decode.cu", name, args, grid, _DECODE_THREADS, shared, True)
-    scratch = (
-        ("partial", splits * n.tokens * n.rank, torch.float32),
-        ("summed", n.tokens * n.rank, torch.float32),
-    )
+    launch = Launch("kernel_decode.cu", name, args, grid, _DECODE_THREADS[two_steps], shared, True)
+    values = n.tokens * n.rank
+    words = _EXCHANGE_HEADER + ((splits + 1) * values if two_steps else 0)
+    scratch = () if two_steps else (("partial", splits * values, torch.float32),)
     why = "few tokens: one launch that reads w_up while it forms the latents"
-    return Plan("decode", (launch,), scratch, why)
+    return Plan("decode", (launch,), scratch, why, words)
 
 
 def _column_warps(n: Operands, grid: int) -> int | None:

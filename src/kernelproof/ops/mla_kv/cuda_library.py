@@ -91,9 +91,20 @@ def algorithm(form: cublaslt.Form, gpu: str) -> tuple[int, ...] | None:
     return tuple(min(near)[1])
 
 
+# Configurations that were measured here (tuning.py).
+_taken: dict[tuple[cublaslt.Form, int], tuple[int, ...]] = {}
+
+
+def take(form: cublaslt.Form, device: int, configuration: tuple[int, ...]) -> None:
+    """From now on ``form`` is by the algorithm of that configuration on one device."""
+    _taken[form, device] = configuration
+    _made.cache_clear()
+
+
 @functools.lru_cache(maxsize=1024)
 def _made(form: cublaslt.Form, device: int) -> cublaslt.Product:
-    return cublaslt.Product(form, device, algorithm(form, torch.cuda.get_device_name(device)))
+    wanted = _taken.get((form, device)) or algorithm(form, torch.cuda.get_device_name(device))
+    return cublaslt.Product(form, device, wanted)
 
 
 def _by_cublaslt(step: Library, form: cublaslt.Form, device: int) -> Run:

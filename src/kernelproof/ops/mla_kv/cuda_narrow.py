@@ -11,6 +11,9 @@ from kernelproof.ops.mla_kv.cuda_steps import Device, Launch, Map, Plan, ceil_di
 _THREADS, _COLUMNS, _DEPTH = 384, 128, 64  # of kernel_narrow.cu
 _STAGED_BYTES, _SHARED_LIMIT = 8 * 4096, 226 * 1024
 _RANK = 128
+# Elements of w_down, its columns padded to 64 or 128, that blocks may load again; a smaller rank
+# than this keeps too few slices of the L2 cache busy. As measured on an H200, 1 to 4,096 tokens.
+_FEW_ELEMENTS, _RANK_OF_FEW = 1 << 16, 32
 
 
 def narrow(
@@ -36,9 +39,13 @@ def narrow(
     wide = one_stride and n.hidden.wide(n.size) and n.down.wide(n.size)
     if maps is None or not wide or not all(side.out_aligned(n.size) for side in n.sides()):
         return None
-    # Fewer tokens repeat the first product, or leave multiprocessors idle.
+    # With fewer tokens blocks repeat the first product, or multiprocessors are idle.
     enough = ceil_div(n.tokens, 128) >= device.multiprocessors
-    if not enough and not asked:
+    if (
+        not enough
+        and not asked
+        and (n.model * (64 if n.rank <= 64 else 128) > _FEW_ELEMENTS or n.rank < _RANK_OF_FEW)
+    ):
         return None
     if tokens is None:
         tokens = 128 if enough else 64

@@ -6,6 +6,7 @@ import functools
 
 import torch
 
+from kernelproof.ops.mla_kv.cuda_few import few
 from kernelproof.ops.mla_kv.cuda_hopper import decode, prefill
 from kernelproof.ops.mla_kv.cuda_mma import Product, block_plan, mma, products
 from kernelproof.ops.mla_kv.cuda_narrow import narrow
@@ -15,6 +16,8 @@ from kernelproof.ops.mla_kv.cuda_operands import (
     down_side,
     packed_sizes,
 )
+from kernelproof.ops.mla_kv.cuda_parts import parts
+from kernelproof.ops.mla_kv.cuda_small import small
 from kernelproof.ops.mla_kv.cuda_steps import (
     H200,
     Device,
@@ -27,6 +30,7 @@ from kernelproof.ops.mla_kv.cuda_steps import (
     splits_of,
     tile_counts,
 )
+from kernelproof.ops.mla_kv.cuda_thin import thin
 
 # BM, BN, BK, TM, TN of the tiled kernels: see `Tile` in kernel.cu.
 _SMALL_TILE = (16, 64, 32, 1, 4)
@@ -218,6 +222,10 @@ DESIGNS = (
     "stream",
     "persistent",
     "wgmma",
+    "small",
+    "thin",
+    "few",
+    "parts",
     "library",
     "mma",
     "product",
@@ -227,17 +235,19 @@ DESIGNS = (
 def _candidates(n: Operands) -> tuple[str, ...]:
     """Designs by preference, of which the first that fits is taken (measured on an H200)."""
     if n.dtype in (torch.float16, torch.bfloat16):
+        few = ("decode", "thin", "narrow", "small")
         if n.norm and n.tokens < _NORM_TOKENS:
-            return ("decode", "mma", "product")
-        return ("decode", "narrow", "library", "wgmma", "mma", "product")
-    return ("registers", "fused", "library", "mma", "product")
+            return (*few, "mma", "product")
+        return (*few, "library", "wgmma", "mma", "product")
+    return ("registers", "small", "few", "fused", "parts", "library", "mma", "product")
 
 
 @functools.lru_cache(maxsize=1024)
 def plan(n: Operands, device: Device = H200, design: str | None = None) -> Plan:
     """The launches for one call with at least one token and one column.
 
-    A cooperative launch needs a `cuda_barrier.slot`; where there is none, pick another design.
+    A plan with ``exchange`` needs a `cuda_exchange.buffer`; where there is none, pick another
+    design.
 
     Args:
         design: one of `DESIGNS` instead of the best one that fits.
@@ -257,6 +267,14 @@ def plan(n: Operands, device: Device = H200, design: str | None = None) -> Plan:
             chosen = narrow(n, device, design is not None)
         elif name == "wgmma":
             chosen = prefill(n, device, design is not None)
+        elif name == "small":
+            chosen = small(n, device, design is not None)
+        elif name == "thin":
+            chosen = thin(n, device, design is not None)
+        elif name == "few":
+            chosen = few(n, device)
+        elif name == "parts":
+            chosen = parts(n, device, design is not None)
         elif name == "fused":
             chosen = _fused(n, device, design is not None)
         elif name == "library":

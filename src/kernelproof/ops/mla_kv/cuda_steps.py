@@ -28,7 +28,7 @@ class Map(NamedTuple):
 class Launch(NamedTuple):
     """One launch of ``name`` in the file ``source``. A string among ``args`` names a tensor: an
     operand (hidden, w_down, w_up_k, w_up_v, norm_weight, k_pe), an output (out0, out1), scratch or
-    the "barrier" of a cooperative launch; everything else but a `Map` is passed as it is."""
+    the "exchange" buffer of a cooperative launch; all else but a `Map` is passed as it is."""
 
     source: str
     name: str
@@ -62,18 +62,13 @@ class Library(NamedTuple):
 
 class Plan(NamedTuple):
     """How to run one call. ``scratch``: tensors to allocate, as name, elements and dtype; ``why``:
-    the reason for the design, in words."""
+    the reason for the design, in words; ``exchange``: words of a `cuda_exchange.buffer`."""
 
     design: str
     launches: tuple[Launch | Library, ...]
     scratch: tuple[tuple[str, int, torch.dtype], ...] = ()
     why: str = ""
-
-    @property
-    def together(self) -> int:
-        """Blocks that wait for one another in a cooperative launch; 0 where there is none."""
-        blocks = [s.grid for s in self.launches if isinstance(s, Launch) and s.cooperative]
-        return max(blocks, default=0)
+    exchange: int = 0
 
 
 class Device(NamedTuple):

@@ -2,19 +2,21 @@
 //
 // What it waits for is the way of the weights from memory. Each block therefore starts the copies
 // of its part of w_up before it forms its part of the latents: those of 64 columns over a share of
-// the model axis. The shares meet in global memory at a barrier of the whole grid, and the copies
-// go on meanwhile. Few copies may be in flight at a time (WINDOW for each warp): the memory system
-// serves them in order, and the latents would otherwise queue behind all of w_up.
+// the model axis. The shares meet in global memory, and the copies go on meanwhile. Few copies may be
+// in flight at a time (WINDOW for each warp): the memory system serves them in order, and the latents
+// would otherwise queue behind all of w_up.
 //
 // Weights are the 16 rows of an mma, tokens its 8 columns. Weights stay as they lie. Where that is
 // along their columns, two rows are joined to pairs with byte permutations; where it is along the
 // depth (K_MAJOR, as in an nn.Linear), 16 bytes of a column are the pairs of two mma.
 
 #include "common.cuh"
+#include "exchange.cuh"
 #include "hopper.cuh"
 
 constexpr int kWorkers = 8;
-constexpr int kThreads = 32 * (kWorkers + 2);  // one more warp for the grid barrier, one for copies
+// One more warp for copies, and where all blocks meet at a barrier, one that waits there.
+constexpr int kThreadsOfOneStep = 32 * (kWorkers + 2), kThreadsOfTwoSteps = 32 * (kWorkers + 1);
 constexpr int kSlotBytes = 64 * 32 * 2;        // 64 columns x 32 rows
 
 __device__ __forceinline__ uint4 load_shared(unsigned address) {
@@ -26,7 +28,7 @@ __device__ __forceinline__ uint4 load_shared(unsigned address) {
   return v;
 }
 
-// Bypasses L1, which may hold what was there before the grid barrier.
+// Bypasses L1, which may hold what was there before the barrier.
 __device__ __forceinline__ float4 load_fresh(const float* p) {
   float4 v;
   asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
@@ -119,17 +121,6 @@ __device__ __forceinline__ void workers_sync() {
   asm volatile("bar.sync 3, 256;" ::: "memory");
 }
 
-// All blocks have come here and see what each has written. The count only grows: 2^64 do.
-__device__ __forceinline__ void grid_barrier(unsigned long long* count) {
-  __threadfence();
-  const unsigned long long before = atomicAdd(count, 1ull);
-  const unsigned long long target = (before / gridDim.x + 1) * gridDim.x;
-  unsigned long long now;
-  do {
-    asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(now) : "l"(count) : "memory");
-  } while (now < target);
-}
-
 // Sizes that hold for a whole instance. SPLITS: shares of the model axis, for each of which the grid
 // has RANK / 64 blocks; COLUMN_WARPS: warps side by side over columns, the others share the rank;
 // SLOTS: for each warp.
@@ -155,19 +146,21 @@ struct DecodeShape {
   static constexpr int shared = SLOTS * kWorkers * kSlotBytes + LATENTS * latent_pitch + 1024;
 };
 
-// tokens at most 8 * NT and at most LATENTS. TWO_STEPS: blocks first sum the shares of one token
-// each, and a second grid barrier follows; else every block sums all. NORM: norm_weight is used.
-// `partial`: SPLITS x tokens x RANK; `summed`: tokens x RANK. Maps: (column of a head, head, depth),
-// boxes of 64 x 1 x 32, 128-byte swizzle; `fold` columns make a head.  LATE: copies of w_up start when those of w_down have arrived. KEPT: steps of w_up that wait in
-// registers at the grid barrier. With fewer than eight
-// COLUMN_WARPS the grid has a block for every tile.
+// tokens at most 8 * NT and at most LATENTS. TWO_STEPS: blocks exchange words: they first sum the
+// shares of one token each, and then collect the sums; else every block sums all shares, `partial`
+// (SPLITS x tokens x RANK), after a barrier of the grid. NORM: norm_weight is used. `exchange`: words,
+// kHeaderWords, and with TWO_STEPS SPLITS x tokens x RANK of shares, then tokens x RANK of sums, or
+// without NORM half as many, of pairs of latents. Maps: (column of a head, head, depth), boxes of
+// 64 x 1 x 32, 128-byte swizzle; `fold` columns make a head. LATE: copies of w_up start when those of
+// w_down have arrived. KEPT: steps of w_up that wait in registers while blocks exchange. With fewer than
+// eight COLUMN_WARPS the grid has a block for every tile.
 template <typename T, int MODEL, int RANK, int SPLITS, int COLUMN_WARPS, int NT, int LATENTS,
           bool TWO_STEPS, bool NORM, bool K_MAJOR, bool LATE, int SLOTS, int WINDOW,
           int KEPT>
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(TWO_STEPS ? kThreadsOfTwoSteps : kThreadsOfOneStep, 1)
     mla_kv_decode(const T* hidden, const T* w_down, const __grid_constant__ TensorMap w0_map,
                   const __grid_constant__ TensorMap w1_map, const T* norm_weight, const T* k_pe,
-                  T* out0, T* out1, float* partial, float* summed, unsigned long long* count,
+                  T* out0, T* out1, float* partial, unsigned long long* exchange,
                   const __grid_constant__ Sizes a, int64 down_row, int64 down_column, int fold0, int fold1,
                   float epsilon) {
   typedef DecodeShape<MODEL, RANK, SPLITS, COLUMN_WARPS, LATENTS, K_MAJOR, SLOTS> S;
@@ -183,7 +176,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int tokens = static_cast<int>(a.tokens);
   const int tiles = a.tiles0 + a.tiles1;
 
-  if (warp == kWorkers + 1) {  // copies: one lane for each worker warp
+  if (warp == kWorkers) {  // copies: one lane for each worker warp
     // One lane, which is slow, and that is as well: copies that start before those of w_down hold
     // them up (11.5 instead of 9.1 us for one token).
     if (lane == 0) {
@@ -191,7 +184,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       barrier_init_done();
     }
     __syncwarp();
-    asm volatile("bar.arrive 4, 320;" ::: "memory");
+    asm volatile("bar.arrive 4, 288;" ::: "memory");
     wait_for_previous_kernel();
     if (LATE) asm volatile("bar.sync 5, 288;" ::: "memory");
     if (lane < kWorkers) {
@@ -226,18 +219,20 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     return;
   }
-  if (warp == kWorkers) {  // the grid barrier: nobody else stands still for it
-    asm volatile("bar.arrive 4, 320;" ::: "memory");
-    for (int i = 0; i < (TWO_STEPS ? 2 : 1); ++i) {
-      asm volatile("bar.sync 1, 288;" ::: "memory");
-      if (lane == 0) grid_barrier(count);
-      __syncwarp();
-      asm volatile("bar.arrive 2, 288;" ::: "memory");
-    }
+  if (!TWO_STEPS && warp == kWorkers + 1) {  // nobody else stands still for the barrier
+    wait_for_previous_kernel();
+    const unsigned long long target = end_of_barrier(exchange + 1);
+    asm volatile("bar.sync 1, 288;" ::: "memory");
+    if (lane == 0) wait_at_barrier(exchange + 1, target);
+    __syncwarp();
+    asm volatile("bar.arrive 2, 288;" ::: "memory");
     return;
   }
-
   wait_for_previous_kernel();
+  __shared__ unsigned call_number;
+  if (TWO_STEPS && tid == 0) call_number = number_of_this_call(exchange);
+  unsigned long long* const shares = exchange + kHeaderWords;
+  unsigned long long* const sums = shares + static_cast<int64>(SPLITS) * tokens * RANK;
   const int g = lane / 4, t = lane % 4;
   const unsigned ring = base + warp * SLOTS * kSlotBytes;
   const int group = blockIdx.x % S::groups, share = blockIdx.x / S::groups;
@@ -344,6 +339,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
   }
   workers_sync();
+  const unsigned call = TWO_STEPS ? call_number : 0;
   for (int i = tid; i < tokens * 16; i += 256) {
     const int token = i / 16, quad = i % 16;
     float4 total = make_float4(0, 0, 0, 0);
@@ -353,12 +349,15 @@ __global__ void __launch_bounds__(kThreads, 1)
                                                         (token * 68 + 4 * quad) * 4);
       total.x += v.x, total.y += v.y, total.z += v.z, total.w += v.w;
     }
-    *reinterpret_cast<float4*>(partial + (share * tokens + token) * RANK + group * 64 + 4 * quad) =
-        total;
+    const int at = (share * tokens + token) * RANK + group * 64 + 4 * quad;
+    if constexpr (TWO_STEPS)
+      send(shares + at, total, call);
+    else
+      *reinterpret_cast<float4*>(partial + at) = total;
   }
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-  asm volatile("bar.arrive 1, 288;" ::: "memory");
-  asm volatile("bar.sync 4, 320;" ::: "memory");  // the mbarriers exist, and all slots are free
+  if (!TWO_STEPS) asm volatile("bar.arrive 1, 288;" ::: "memory");
+  asm volatile("bar.sync 4, 288;" ::: "memory");  // the mbarriers exist, and all slots are free
   if (tid == 0) barrier_arrive(first_done);
   // The first steps of w_up wait in registers, and their slots take the next ones.
   const unsigned my_full = full + 8 * SLOTS * warp, my_empty = empty + 8 * SLOTS * warp;
@@ -388,20 +387,31 @@ __global__ void __launch_bounds__(kThreads, 1)
       if (lane == 0) barrier_arrive(my_empty + 8 * ((s + first) % SLOTS));
     }
   }
-  asm volatile("bar.sync 2, 288;" ::: "memory");
-
-  // All blocks are there: those of the next kernel take none of their places.
+  if (!TWO_STEPS) asm volatile("bar.sync 2, 288;" ::: "memory");
   let_next_kernel_start();
   // Latents in shared memory.
   if constexpr (TWO_STEPS) {
     // 16 threads a quad of columns, each a part of the shares.
     for (int token = share; token < tokens; token += SPLITS) {
       const int quad = tid / 16, q = tid % 16;
+      constexpr int rounds = ceil_div(SPLITS, 16);
+      Words w[2 * rounds];
+      const unsigned long long* from[2 * rounds];
+      bool wanted[2 * rounds];
+#pragma unroll
+      for (int i = 0; i < rounds; ++i) {
+        const int s = q + 16 * i;
+        from[2 * i] = shares + (s * tokens + token) * RANK + group * 64 + 4 * quad;
+        from[2 * i + 1] = from[2 * i] + 2;
+        wanted[2 * i] = wanted[2 * i + 1] = SPLITS % 16 == 0 || s < SPLITS;
+      }
+      receive(w, from, wanted, call);
       float4 v = make_float4(0, 0, 0, 0);
-      for (int s = q; s < SPLITS; s += 16) {
-        const float4 p = load_fresh(
-            partial + (s * tokens + token) * RANK + group * 64 + 4 * quad);
-        v.x += p.x, v.y += p.y, v.z += p.z, v.w += p.w;
+#pragma unroll
+      for (int i = 0; i < rounds; ++i) {
+        if (!wanted[2 * i]) continue;
+        const float2 low = values_of(w[2 * i]), high = values_of(w[2 * i + 1]);
+        v.x += low.x, v.y += low.y, v.z += high.x, v.w += high.y;
       }
 #pragma unroll
       for (int d = 8; d > 0; d /= 2) {
@@ -410,41 +420,68 @@ __global__ void __launch_bounds__(kThreads, 1)
         v.z += __shfl_xor_sync(~0u, v.z, d);
         v.w += __shfl_xor_sync(~0u, v.w, d);
       }
-      if (q == 0)
-        *reinterpret_cast<float4*>(summed + token * RANK + group * 64 + 4 * quad) = v;
-    }
-    asm volatile("bar.arrive 1, 288;" ::: "memory");
-    asm volatile("bar.sync 2, 288;" ::: "memory");
-    // A warp a token.
-    for (int token = warp; token < LATENTS; token += kWorkers) {
-      float4 v[ceil_div(RANK, 128)];
-      float square = 0.0f;
-#pragma unroll
-      for (int i = 0; i < ceil_div(RANK, 128); ++i) {
-        const int k = 128 * i + 4 * lane;
-        v[i] = make_float4(0, 0, 0, 0);
-        if (token < tokens && (RANK % 128 == 0 || k < RANK)) v[i] = load_fresh(summed + token * RANK + k);
-        if (NORM) square += v[i].x * v[i].x + v[i].y * v[i].y + v[i].z * v[i].z + v[i].w * v[i].w;
+      const int k = group * 64 + 4 * quad;
+      if (q == 0) {
+        if constexpr (NORM)
+          send(sums + token * RANK + k, v, call);
+        else
+          send(sums + (token * RANK + k) / 2, pair_of<T>(v.x, v.y), pair_of<T>(v.z, v.w), call);
       }
+    }
+    // A warp a token, 128 columns at a time; all that a lane needs is asked for at once.
+    constexpr int turns = ceil_div(LATENTS, kWorkers), columns = ceil_div(RANK, 128);
+    constexpr int each = NORM ? 2 : 1;  // pairs of words for four columns
+    Words w[turns * columns * each];
+    const unsigned long long* from[turns * columns * each];
+    bool wanted[turns * columns * each];
+#pragma unroll
+    for (int i = 0; i < turns * columns; ++i) {
+      const int token = warp + i / columns * kWorkers, k = 128 * (i % columns) + 4 * lane;
+#pragma unroll
+      for (int j = 0; j < each; ++j) {
+        from[i * each + j] = NORM ? sums + token * RANK + k + 2 * j : sums + (token * RANK + k) / 2;
+        wanted[i * each + j] = token < tokens && (RANK % 128 == 0 || k < RANK);
+      }
+    }
+    receive(w, from, wanted, call);
+#pragma unroll
+    for (int turn = 0; turn < turns; ++turn) {
+      const int token = warp + turn * kWorkers;
+      if (token >= LATENTS) break;
+      unsigned* const to = reinterpret_cast<unsigned*>(latents + token * S::latent_pitch);
       float scale = 1.0f;
-      if (NORM) {
+      if constexpr (NORM) {
+        float square = 0.0f;
+#pragma unroll
+        for (int i = 0; i < columns; ++i)
+#pragma unroll
+          for (int j = 0; j < 2; ++j) {
+            const int at = (turn * columns + i) * 2 + j;
+            const float2 v = values_of(w[at]);
+            if (wanted[at]) square += v.x * v.x + v.y * v.y;
+          }
 #pragma unroll
         for (int d = 16; d > 0; d /= 2) square += __shfl_xor_sync(~0u, square, d);
         scale = 1.0f / sqrtf(square / RANK + epsilon);
       }
-      unsigned* const to = reinterpret_cast<unsigned*>(latents + token * S::latent_pitch);
 #pragma unroll
-      for (int i = 0; i < ceil_div(RANK, 128); ++i) {
-        const int k = 128 * i + 4 * lane;
+      for (int i = 0; i < columns; ++i) {
+        const int k = 128 * i + 4 * lane, at = (turn * columns + i) * each;
         if (RANK % 128 != 0 && k >= RANK) continue;
-        if (NORM) {
-          v[i].x *= scale * widen(norm_weight[k]);
-          v[i].y *= scale * widen(norm_weight[k + 1]);
-          v[i].z *= scale * widen(norm_weight[k + 2]);
-          v[i].w *= scale * widen(norm_weight[k + 3]);
+        unsigned low = 0, high = 0;
+        if (wanted[at]) {
+          if constexpr (NORM) {
+            const float2 a = values_of(w[at]), b = values_of(w[at + 1]);
+            low = pair_of<T>(a.x * (scale * widen(norm_weight[k])),
+                             a.y * (scale * widen(norm_weight[k + 1])));
+            high = pair_of<T>(b.x * (scale * widen(norm_weight[k + 2])),
+                              b.y * (scale * widen(norm_weight[k + 3])));
+          } else {
+            low = static_cast<unsigned>(w[at].a), high = static_cast<unsigned>(w[at].b);
+          }
         }
-        to[latent_word<K_MAJOR>(k)] = pair_of<T>(v[i].x, v[i].y);
-        to[latent_word<K_MAJOR>(k + 2)] = pair_of<T>(v[i].z, v[i].w);
+        to[latent_word<K_MAJOR>(k)] = low;
+        to[latent_word<K_MAJOR>(k + 2)] = high;
       }
     }
   } else {
@@ -459,16 +496,16 @@ __global__ void __launch_bounds__(kThreads, 1)
         const int quad = p * per_pass + tid / helpers, q = tid % helpers;
         v[p] = make_float4(0, 0, 0, 0);
         const bool active = quads % per_pass == 0 || quad < quads;
-        float4 part[ceil_div(SPLITS, helpers)];
+        constexpr int parts = ceil_div(SPLITS, helpers);
+        float4 part[parts];
 #pragma unroll
-        for (int s = 0; s < ceil_div(SPLITS, helpers); ++s) {
+        for (int s = 0; s < parts; ++s) {
           part[s] = make_float4(0, 0, 0, 0);
           if (active && (SPLITS % helpers == 0 || s * helpers + q < SPLITS))
-            part[s] = load_fresh(
-                partial + ((s * helpers + q) * tokens + token) * RANK + 4 * quad);
+            part[s] = load_fresh(partial + ((s * helpers + q) * tokens + token) * RANK + 4 * quad);
         }
 #pragma unroll
-        for (int s = 0; s < ceil_div(SPLITS, helpers); ++s) {
+        for (int s = 0; s < parts; ++s) {
           v[p].x += part[s].x, v[p].y += part[s].y, v[p].z += part[s].z, v[p].w += part[s].w;
         }
 #pragma unroll
@@ -511,6 +548,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
   }
   workers_sync();
+  // What has come here came from all blocks, which therefore know the number of this call.
+  if (TWO_STEPS && tid == 0 && blockIdx.x == 0) count_call(exchange, call);
 
   const int column_warp = warp % COLUMN_WARPS, depth_warp = warp / COLUMN_WARPS;
   int q0 = 0;

@@ -9,16 +9,6 @@
 constexpr int kDepth = 64, kColumns = 128, kThreads = 384;
 constexpr int kStagedBytes = 16 * 128 * 2;          // per warp: 16 tokens x 128 columns going out
 
-__device__ __forceinline__ unsigned packed(float a, float b, __half) {
-  const __half2 v = __floats2half2_rn(a, b);
-  return *reinterpret_cast<const unsigned*>(&v);
-}
-
-__device__ __forceinline__ unsigned packed(float a, float b, __nv_bfloat16) {
-  const __nv_bfloat162 v = __floats2bfloat162_rn(a, b);
-  return *reinterpret_cast<const unsigned*>(&v);
-}
-
 // Maps as of mla_kv_wgmma; boxes of tokens have 64 of them. BM: tokens of a block, 128, or 64 which
 // both consumers then have, each half of the columns. RANK: 64 or 128, at least the rank of
 // a.depth -> `rank`. A block takes units in turn: tiles of tokens first, then chunks of

@@ -13,16 +13,6 @@ constexpr int kStageBytes = kTokenBytes + kWeightBytes;
 // Per warp: 16 tokens x 128 columns on their way out.
 constexpr int kStagedBytes = 16 * 128 * 2;
 
-__device__ __forceinline__ unsigned packed(float a, float b, __half) {
-  const __half2 v = __floats2half2_rn(a, b);
-  return *reinterpret_cast<const unsigned*>(&v);
-}
-
-__device__ __forceinline__ unsigned packed(float a, float b, __nv_bfloat16) {
-  const __nv_bfloat162 v = __floats2bfloat162_rn(a, b);
-  return *reinterpret_cast<const unsigned*>(&v);
-}
-
 // x_map: (depth, token). w_map: (column of a head, head, depth), or K_MAJOR: (depth, column of a
 // head, head), where `fold` columns make a head. All maps have boxes of 64 x 64 elements, that of
 // tokens 64 x 128, with the 128-byte swizzle.

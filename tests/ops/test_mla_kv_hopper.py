@@ -1,0 +1,192 @@
+"""The designs of mla_kv for sm_90: values and races under the emulator, and exchanges on a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from test_mla_kv_cuda import BF16, F16, F32, call, chain, check, on_gpu, parted, poison
+
+from kernelproof.emulate.standin import Recorder, standing_in
+from kernelproof.ops.mla_kv import cuda, cuda_exchange, cuda_plan
+from kernelproof.ops.mla_kv.cuda_steps import Device
+
+__all__ = ["poison"]
+
+
+def emulated(
+    sizes: Any, design: str, multiprocessors: int, repeats: int = 1, **options: Any
+) -> Any:
+    """Operands, options, results and what was found on a GPU of a few multiprocessors."""
+    operands, options = call(*sizes, **options)
+    outs, found = ran(operands, options, design, multiprocessors, repeats)
+    return operands, options, outs, found
+
+
+def ran(
+    operands: list[torch.Tensor], options: Any, design: str, multiprocessors: int, repeats: int = 1
+) -> Any:
+    """Results, and what was found."""
+    pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC compiles the kernels")
+    device, recorder = Device(multiprocessors, (9, 0)), Recorder(hopper=True)
+    forget()
+    with standing_in(recorder), mock.patch.object(cuda, "device_facts", lambda index: device):
+        outs = [cuda.project_cuda(*operands, design=design, **options) for _ in range(repeats)]
+    forget()
+    results = recorder.taken()
+    assert any(design in r.kernel for r in results)
+    return outs, [str(f) for r in results for f in r.findings]
+
+
+def forget() -> None:
+    cuda._prepared.cache_clear()
+    cuda_plan.plan.cache_clear()
+    cuda_exchange._made.clear()
+
+
+@pytest.mark.parametrize(
+    ("design", "multiprocessors", "sizes", "options"),
+    [
+        ("decode", 4, (1, 256, 128, 2, 64, 64), dict(dtype=BF16)),
+        ("decode", 7, (3, 256, 192, 2, 64, 80), dict(dtype=F16, norm=True, rope=16)),
+        ("decode", 4, (16, 256, 128, 2, 64, 64), dict(dtype=BF16)),
+        ("decode", 4, (5, 256, 128, 2, 64, 64), dict(dtype=BF16, form="out_in")),
+        ("decode", 4, (1, 256, 128, 2, 64, 64), dict(dtype=BF16, norm=True, form="packed")),
+        ("thin", 4, (35, 200, 8, 2, 64, 64), dict(dtype=F16)),
+        ("thin", 4, (5, 600, 40, 3, 24, 40), dict(dtype=BF16, norm=True, rope=16)),
+        ("few", 2, (1, 136, 64, 2, 32, 32), {}),
+        ("few", 7, (3, 200, 128, 3, 20, 24), dict(norm=True, rope=4)),
+        ("few", 2, (7, 72, 64, 2, 64, 64), dict(form="packed_in")),
+    ],
+    ids=str,
+)
+def test_values_of_one_launch_in_each_call(
+    design: str, multiprocessors: int, sizes: Any, options: dict[str, Any]
+) -> None:
+    operands, options, outs, found = emulated(sizes, design, multiprocessors, 2, **options)
+    assert not found
+    check(outs[0], operands, options)
+    for a, b in zip(parted(outs[0]), parted(outs[1]), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("multiprocessors", "sizes", "options"),
+    [
+        (2, (130, 72, 72, 2, 64, 64), {}),
+        (4, (70, 200, 48, 2, 32, 32), dict(form="out_in")),
+        (4, (70, 200, 160, 2, 20, 24), dict(norm=True, rope=4)),
+    ],
+    ids=str,
+)
+def test_three_parts_have_the_accuracy_of_float32(
+    multiprocessors: int, sizes: Any, options: dict[str, Any]
+) -> None:
+    operands, options, (out,), found = emulated(sizes, "parts", multiprocessors, **options)
+    assert not found
+    for got, near, exact in zip(
+        parted(out), chain(operands, options, F32), chain(operands, options), strict=True
+    ):
+        error, eager = ((x - exact).square().mean().sqrt() for x in (got, near))
+        assert error <= 1.5 * eager
+
+
+def test_three_parts_keep_infinities_and_what_rounds_to_one() -> None:
+    operands, options = call(9, 24, 8, 1, 8, 8)
+    hidden, down = operands[:2]
+    hidden[2, 3], hidden[4, 5] = float("inf"), float("nan")
+    hidden[6, 7] = torch.finfo(F32).max
+    down[7] = 0.5 ** torch.arange(10, 18)
+    (out,), _ = ran(operands, options, "parts", 2)
+    want = torch.stack(chain(operands, options, F32), 1)
+    torch.testing.assert_close(out, want, rtol=1e-4, atol=1e-4, equal_nan=True)
+
+
+def test_a_lost_word_is_waited_for() -> None:
+    """An exchange whose words have old numbers ends in no result."""
+    with (
+        mock.patch.object(cuda_exchange, "buffer", lambda index, words: torch.zeros(words).long()),
+        mock.patch.object(cuda_plan, "few", _with_one_block_fewer),
+    ):
+        *_, found = emulated((1, 136, 64, 2, 32, 32), "few", 2)
+    assert found
+
+
+def _with_one_block_fewer(*arguments: Any) -> Any:
+    from kernelproof.ops.mla_kv.cuda_few import few
+
+    plan = few(*arguments)
+    assert plan is not None
+    return plan._replace(launches=(plan.launches[0]._replace(grid=plan.launches[0].grid - 1),))
+
+
+# -- on a GPU --------------------------------------------------------------------------------------
+
+EXCHANGES = [
+    ((1, 2048, 512, 16, 128, 128), dict(dtype=BF16)),
+    ((16, 7168, 512, 128, 128, 128), dict(dtype=F16, norm=True)),
+    ((1, 1024, 256, 8, 64, 64), {}),
+    ((13, 2048, 512, 16, 128, 128), dict(norm=True)),
+]
+
+
+def needs_hopper() -> None:
+    if torch.cuda.get_device_capability()[0] != 9:
+        pytest.skip("this design is for sm_90")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("sizes", "options"), EXCHANGES, ids=str)
+def test_gpu_exchanges_in_streams_and_graphs_at_once(sizes: Any, options: dict[str, Any]) -> None:
+    needs_hopper()
+    operands, options = call(*sizes, device="cuda", **options)
+    expected = cuda.project_cuda(*operands, **options)
+    check(expected, operands, options)
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    graphs, outs = [], []
+    for _ in streams:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            outs += [cuda.project_cuda(*operands, **options) for _ in range(3)]
+        graphs.append(graph)
+    torch.cuda.synchronize()
+    for number in range(20):
+        with torch.cuda.stream(streams[number % 3]):
+            graphs[number % 3].replay()
+            outs.append(cuda.project_cuda(*operands, **options))
+    torch.cuda.synchronize()
+    for out in outs:
+        for a, b in zip(parted(out), parted(expected), strict=True):
+            assert torch.equal(a, b)
+
+
+@pytest.mark.gpu
+def test_gpu_a_kernel_keeps_the_largest_shared_memory_that_it_was_granted() -> None:
+    """Of one name, in several sizes."""
+    for model in (500, 300, 500, 700, 300, 700):
+        operands, options = call(5, model, 70, 3, 11, 11, device="cuda")
+        check(cuda.project_cuda(*operands, design="small", **options), operands, options)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("sizes", "options"),
+    [
+        ((2048, 2048, 512, 16, 128, 128), {}),
+        ((333, 1000, 100, 5, 60, 60), dict(form="out_in")),
+        ((4097, 512, 64, 8, 64, 80), dict(norm=True, rope=16)),
+    ],
+    ids=str,
+)
+def test_gpu_three_parts_are_no_worse_than_eager(sizes: Any, options: dict[str, Any]) -> None:
+    needs_hopper()
+    operands, options = call(*sizes, device="cuda", **options)
+    out = on_gpu(operands, "parts", **options)
+    check(out, operands, options)
+    for got, near, exact in zip(
+        parted(out), chain(operands, options, F32), chain(operands, options), strict=True
+    ):
+        error, eager = ((x - exact).square().mean().sqrt() for x in (got, near))
+        assert error <= 1.5 * eager
