@@ -4,7 +4,7 @@
 
 #include "hopper.cuh"
 
-constexpr int PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;
+constexpr int PRODUCER_REGISTERS = 24, CONSUMER_REGISTERS = 240;
 constexpr int BM = 128;              // query rows of a block
 constexpr int TURNS = 1;             // named barriers 1 and 2: the turns of the two warpgroups
 
