@@ -58,10 +58,11 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
     const int role = uniform(threadIdx.x >> 7);
     if (threadIdx.x == 0) {
         barrier_init(q_full, 1);
-        barrier_init(q_empty, TOKENS ? 9 : 8);
+        // Tensor copies are announced once. What lanes read themselves, each gives back itself.
+        barrier_init(q_empty, TOKENS ? 288 : 256);
         for (int i = 0; i < K_STAGES; i++) {
             barrier_init(k_full + 8 * i, TOKENS ? 33 : 1);
-            barrier_init(k_empty + 8 * i, 8);
+            barrier_init(k_empty + 8 * i, TOKENS ? 256 : 8);
         }
         for (int i = 0; i < V_STAGES; i++) {
             barrier_init(v_full + 8 * i, 1);
@@ -136,8 +137,7 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
                 q_parity ^= 1;
                 const Job job = jobs[number % JOBS];
                 if (!job.valid) break;
-                __syncwarp();
-                if (lane == 0) barrier_arrive(q_empty);
+                barrier_arrive(q_empty);
                 const int head = job.head / group;
 #pragma unroll 1
                 for (int n = key_tiles<BN>(job, causal) - 1; n >= 0; n--) {
@@ -187,7 +187,8 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
             if (lane == 0) barrier_arrive(barrier);
         };
         auto release_keys = [&]() {
-            release(k_empty + 8 * k_stage);
+            if (TOKENS) barrier_arrive(k_empty + 8 * k_stage);
+            else release(k_empty + 8 * k_stage);
             if (++k_stage == K_STAGES) k_stage = 0, k_parity ^= 1;
         };
         auto release_values = [&]() {
@@ -258,7 +259,7 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
             pin(s);
             if (!TOKENS) release_keys();  // else with the scales
             n--;
-            if (Q_SHARED && n == 0) release(q_empty);
+            if (Q_SHARED && n == 0) barrier_arrive(q_empty);
         };
         // The next tile of rows: false where there is none. Queries into registers.
         auto take_job = [&]() {
@@ -274,7 +275,7 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
                     at ^= at >> 3 & (L::ROW == 128 ? 0x70 : 0x30);
                     load_matrices(query[i], q_at + at);
                 }
-                release(q_empty);
+                barrier_arrive(q_empty);
             }
             const int first = job.first + own * 64, late = job.keys - job.rows;
             if constexpr (TOKENS) {
