@@ -95,6 +95,11 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
                     job.valid = 0;
                     tile = static_cast<int>(gridDim.x) + atomicAdd(work, 1);
                 }
+                if (!TOKENS && job.valid) {
+                    const int head = job.head / group;
+                    job.factor = factor * __ldg(q_scale + job.head) * __ldg(k_scale + head);
+                    job.value_scale = __ldg(v_scale + head);
+                }
                 barrier_wait(q_empty, q_parity);
                 q_parity ^= 1;
                 jobs[number++ % JOBS] = job;
@@ -289,9 +294,8 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
                     rows.sign[r] = c < 0.0f ? -1.0f : 1.0f;
                 }
             } else {
-                const float c = factor * q_scale[job.head] * k_scale[job.head / group];
-                rows.factor[0] = bounded(c);
-                rows.flip = c < 0.0f;
+                rows.factor[0] = bounded(job.factor);
+                rows.flip = job.factor < 0.0f;
                 rows.steep = rows.factor[0] > STEEP;
             }
 #pragma unroll
@@ -364,9 +368,9 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
             const Job& job = jobs[number % JOBS];
             const int row = job.first + own * 64 + warp * 16 + g;
             const int head = job.head / group;
-            const float last_scale = TOKENS && values_scaled
-                ? value_unit(__ldcg(all.exponent() + job.batch * kv_heads + head))
-                : v_scale[head * (TOKENS ? vs_head : 1)];
+            const float last_scale = !TOKENS       ? job.value_scale
+                                     : values_scaled ? value_unit(__ldcg(all.exponent() + job.batch * kv_heads + head))
+                                                     : v_scale[head * vs_head];
             const i64 group_at = static_cast<i64>(job.sequence) * kv_heads + head;
             const int special = V::SPECIAL ? __ldcg(all.special() + group_at) : NEVER;
 #pragma unroll

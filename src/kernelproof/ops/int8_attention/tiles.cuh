@@ -11,9 +11,11 @@ constexpr int TURNS = 1;             // named barriers 1 and 2: the turns of the
 // Jobs in shared memory: one whose keys are being loaded, one that is computed.
 constexpr int JOBS = 2;
 
-// What a tile is, from the loading warpgroup to the others.
+// What a tile is, from the loading warpgroup to the others. The scales are those of heads: they are read
+// ahead, since each row tile would wait for them twice.
 struct Job {
     int head, batch, first, rows, q_first, keys, k_first, sequence, valid;
+    float factor, value_scale;
 };
 
 // Dimensions between: D is rounded up, columns behind the last are loaded as zeros.
