@@ -92,12 +92,24 @@ def _loaded_next(after: list[Instruction], register: int) -> bool:
     return False
 
 
-def exponentials_beside_the_product(loop: list[Instruction]) -> int:
-    """Exponentials between the wait for the scores and the wait for the product with values."""
-    count, between = 0, False
+def exponentials_beside_the_product(loop: list[Instruction]) -> list[int]:
+    """Exponentials between each wait for scores and the wait for the product with values."""
+    counts: list[int] = []
+    between = False
     for _, op, rest in loop:
         if op.startswith("WARPGROUP.DEPBAR"):
             between = rest.strip().endswith("0x1")
+            counts += [0] * between
         elif between and op.startswith("MUFU.EX2"):
-            count += 1
-    return count
+            counts[-1] += 1
+    return counts
+
+
+def longest_row_of_exponentials(loop: list[Instruction]) -> int:
+    """How many exponentials follow one another with nothing between: while they do, nothing else of
+    the warp runs."""
+    longest = here = 0
+    for _, op, _ in loop:
+        here = here + 1 if op.startswith("MUFU.EX2") else 0
+        longest = max(longest, here)
+    return longest
