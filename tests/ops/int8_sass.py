@@ -36,15 +36,16 @@ def instructions(text: str) -> tuple[list[Instruction], list[tuple[int, int]]]:
 
 
 def main_loop(text: str) -> list[Instruction]:
-    """The smallest loop with both products, in the order of addresses."""
+    """The smallest loop with both products and exponentials of a tile, in the order of addresses."""
     found, loops = instructions(text)
     bodies = [[i for i in found if first <= i[0] <= last] for first, last in loops]
     both = [
         body for body in bodies
         if any(op.startswith("IGMMA") for _, op, _ in body)
         and any(op.startswith("HGMMA") for _, op, _ in body)
+        and sum(op.startswith("MUFU.EX2") for _, op, _ in body) >= 16
     ]  # fmt: skip
-    assert both, "no loop has both products"
+    assert both, "no loop has both products and exponentials"
     return min(both, key=len)
 
 

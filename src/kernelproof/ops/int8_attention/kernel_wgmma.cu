@@ -364,8 +364,7 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
                 exponentials(s, rows, offset, take);
             }
         };
-        auto write = [&]() {
-            const Job& job = jobs[number % JOBS];
+        auto write = [&](const Rows<TOKENS>& rows, const Job& job) {
             const int row = job.first + own * 64 + warp * 16 + g;
             const int head = job.head / group;
             const float last_scale = !TOKENS       ? job.value_scale
@@ -412,18 +411,19 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
             }
         };
 
+        bool more = take_job();
+        start_scores(s);
+        if (more) wait_keys();
+        u32 keys_first = keys_here();
+        take_turn();
+        multiply_keys(keys_first);
+        pass_turn();
 #pragma unroll 1
-        while (take_job()) {
+        while (more) {
 #pragma unroll
             for (int p = 0; p < L::PARTS; p++)
 #pragma unroll
                 for (int i = 0; i < L::WIDE / 2; i++) o[p][i] = 0.0f;
-            start_scores(s);
-            wait_keys();
-            const u32 first_keys_at = keys_here();
-            take_turn();
-            multiply_keys(first_keys_at);
-            pass_turn();
             product_wait<0>();
             scores_taken();
             softmax(high, false);
@@ -463,14 +463,22 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
                 }
             };
             auto finish = [&](u32 (&from)[BN / 4]) {
+                const Rows<TOKENS> last = rows;
+                const Job& job = jobs[number % JOBS];
                 const u32 values_at = values_here();
+                more = take_job();
+                if (more) wait_keys();
+                const u32 keys_at = keys_here();
                 take_turn();
                 wait_values();
                 multiply_values(from, values_at, first_tile);
+                multiply_keys(keys_at);  // where there are none, what comes out is not looked at
                 pass_turn();
-                product_wait<0>();
+                product_wait<1>();
                 values_ready();
                 release_values();
+                if constexpr (STRICT) add_tile(o, last.alpha, fresh);
+                write(last, job);
             };
             if constexpr (PAIRED) {
 #pragma unroll 1
@@ -491,9 +499,9 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
                 while (n > 0) step(high, high);
                 finish(high);
             }
-            if constexpr (STRICT) add_tile(o, rows.alpha, fresh);
-            write();
         }
+        product_wait<0>();
+        pin(s);
         if (own == 0) named_sync(TURNS, 256);  // the turn that nobody takes any more
     }
 }
