@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kernelproof.cuda import Kernel
-from kernelproof.ops.int8_attention.contract import OUT_DTYPES, Form
+from kernelproof.ops.int8_attention.contract import OUT_DTYPES, PLAIN, Form
 from kernelproof.ops.int8_attention.cuda_general import PRECISION
 from kernelproof.tensor_map import TensorMap
 
@@ -22,6 +22,9 @@ _PREPARE_THREADS = 128
 _SLICE, _WIDEN_WARPS = 64, 8  # tokens that a warp of `widen_values` converts, warps of a block
 # Fewer queries of a sequence leave most of a tile of rows empty.
 _LEAST_QUERIES = 64
+# Where the other kernels are as fast (attempts_prefill.md): keys, beside `attend_blocks`; batch * heads *
+# queries * keys * D, beside `attend`; tiles of rows * D for each multiprocessor, beside `attend_general`.
+_LEAST_KEYS, _LEAST_WORK, _LEAST_COLUMNS = 384, 2**28, 60
 _INT_LIMIT = 2**30
 # Keys and values of the heads that are worked on at a time: half of the L2 cache of an H200.
 _GATHERED_BYTES = 25 << 20
@@ -76,17 +79,35 @@ def kernel(name: str) -> Kernel:
 
 def why_not(tensors: tuple[Tensor, ...], form: Form, multiprocessors: int) -> str:
     """Why another kernel is the choice, in words; empty where it is `attend_wgmma`."""
-    q, k = tensors[:2]
-    cu = form.cu_seqlens_q
-    sequences = q.shape[0] if cu is None else cu.shape[0] - 1
-    total = q.shape[0] * q.shape[1]
-    if total < _LEAST_QUERIES * sequences:
-        return f"fewer than {_LEAST_QUERIES} queries in a sequence"
-    if (total // _ROWS + sequences) * q.shape[2] < multiprocessors:
-        return f"tiles of {_ROWS} queries would not fill the GPU"
-    if not k.numel():
+    if not tensors[1].numel():
         return "there are no keys"
-    return unfit(tensors, form)
+    return slower(tensors, form, multiprocessors) or unfit(tensors, form)
+
+
+def slower(tensors: tuple[Tensor, ...], form: Form, multiprocessors: int) -> str:
+    """Why another kernel is faster, in words; empty where it is not. Where calls of the same time
+    are, as measured on an H200, depends on the kernel that would be used instead."""
+    q, k, v = tensors[:3]
+    batch, q_len, heads, dim = q.shape
+    kv_len, cu = k.shape[1], form.cu_seqlens_q
+    sequences = batch if cu is None else cu.shape[0] - 1
+    if batch * q_len < _LEAST_QUERIES * sequences:
+        return f"fewer than {_LEAST_QUERIES} queries in a sequence"
+    tiles = batch * -(-q_len // _ROWS) * heads
+    if cu is not None:
+        tiles = (q_len // _ROWS + sequences) * heads
+    elif form.kv_lens is None and v.dtype == torch.int8 and not _per_token(tensors):
+        if kv_len > _ROWS and batch * -(-q_len // 64) * heads >= multiprocessors:
+            few = kv_len < _LEAST_KEYS
+            return (
+                f"fewer than {_LEAST_KEYS} keys, for which attend_blocks is faster" if few else ""
+            )
+        if form == PLAIN:
+            few = batch * heads * q_len * kv_len * dim < _LEAST_WORK
+            return "so few queries and keys that attend is faster" if few else ""
+    if tiles * dim < _LEAST_COLUMNS * multiprocessors:
+        return f"tiles of {_ROWS} queries would leave most of the GPU idle"
+    return ""
 
 
 def explanation(tensors: tuple[Tensor, ...], form: Form, multiprocessors: int) -> list[str]:
