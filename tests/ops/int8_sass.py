@@ -36,7 +36,7 @@ def instructions(text: str) -> tuple[list[Instruction], list[tuple[int, int]]]:
 
 
 def main_loop(text: str) -> list[Instruction]:
-    """The smallest loop with both products and exponentials of a tile, in the order of addresses."""
+    """The smallest loop with both products and a tile's exponentials, in the order of addresses."""
     found, loops = instructions(text)
     bodies = [[i for i in found if first <= i[0] <= last] for first, last in loops]
     both = [

@@ -412,12 +412,14 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
         };
 
         bool more = take_job();
-        start_scores(s);
-        if (more) wait_keys();
-        u32 keys_first = keys_here();
-        take_turn();
-        multiply_keys(keys_first);
-        pass_turn();
+        if (more) {
+            start_scores(s);
+            wait_keys();
+            const u32 first_keys_at = keys_here();
+            take_turn();
+            multiply_keys(first_keys_at);
+            pass_turn();
+        }
 #pragma unroll 1
         while (more) {
 #pragma unroll
@@ -468,11 +470,12 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
                 const u32 values_at = values_here();
                 more = take_job();
                 if (more) wait_keys();
-                const u32 keys_at = keys_here();
+                // Where there are none: some that were there. What comes out is not looked at.
+                const u32 keys_at = uniform(k_at + (more ? k_stage : 0) * L::K_BYTES);
                 take_turn();
                 wait_values();
                 multiply_values(from, values_at, first_tile);
-                multiply_keys(keys_at);  // where there are none, what comes out is not looked at
+                multiply_keys(keys_at);
                 pass_turn();
                 product_wait<1>();
                 values_ready();
