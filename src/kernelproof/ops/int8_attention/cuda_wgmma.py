@@ -23,8 +23,8 @@ _SLICE, _WIDEN_WARPS = 64, 8  # tokens that a warp of `widen_values` converts, w
 # Fewer queries of a sequence leave most of a tile of rows empty.
 _LEAST_QUERIES = 64
 # Where the other kernels are as fast (attempts_prefill.md): keys, beside `attend_blocks`; batch *
-# heads * queries * keys * D, beside `attend`, and half as many as beside `attend_general`; tiles of
-# rows * D for each multiprocessor, beside both.
+# heads * queries * keys * D, beside `attend` (twice as many beside `attend_general`); tiles of rows
+# * D for each multiprocessor, beside both.
 _LEAST_KEYS, _LEAST_WORK, _LEAST_COLUMNS = 384, 2**28, 60
 _INT_LIMIT = 2**30
 # Keys and values of the heads that are worked on at a time: half of the L2 cache of an H200.
