@@ -1,0 +1,114 @@
+"""Gigabytes between parent and worker: through memory that both can see, not through a socket.
+
+A socket copies twice, 0.7 GB/s in all; a segment is written once and read once, in several threads.
+It is an anonymous file (memfd) whose descriptor goes over the socket.
+
+What a worker sends may be anything, and it may write to a segment at any time: the parent copies it
+once, by `read`, which a file that shrinks cannot break, and judges the copy. What the parent sends
+is sealed against that, and the worker uses it in place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+# Below this a socket is as quick: 16 MB there and back take 5 ms.
+LARGE_BYTES = 64 << 20
+_CHUNK = 32 << 20
+_THREADS = 4
+
+
+class Segment:
+    """A buffer that is written when it is sent, so that only one is in memory at a time.
+
+    Args:
+        size: bytes.
+        fill: writes them into the tensor of bytes that it is given.
+    """
+
+    def __init__(self, size: int, fill: Callable[[Any], Any]) -> None:
+        self.size = size
+        self._fill = fill
+
+    def __len__(self) -> int:
+        return self.size
+
+    def file(self) -> int:
+        """A descriptor of the written file; the caller closes it. Raises OSError where there is no
+        such file to be had."""
+        import torch
+
+        fd = os.memfd_create("kernelproof", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(fd, self.size)
+            shared = mmap.mmap(fd, self.size)
+            self._fill(torch.frombuffer(shared, dtype=torch.uint8))
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    def bytes(self) -> Any:
+        """The same as a buffer of this process."""
+        import torch
+
+        own = bytearray(self.size)
+        self._fill(torch.frombuffer(own, dtype=torch.uint8))
+        return own
+
+
+def of_memory(raw: memoryview) -> Segment | memoryview:
+    """A segment with what is in ``raw``, or ``raw`` where that is small."""
+    if raw.nbytes < LARGE_BYTES:
+        return raw
+
+    def fill(target: Any) -> None:
+        import torch
+
+        target.copy_(torch.frombuffer(raw, dtype=torch.uint8))
+
+    return Segment(raw.nbytes, fill)
+
+
+def copied(fd: int, size: int) -> mmap.mmap:
+    """Memory of this process with the content of ``fd``.
+
+    Raises:
+        ValueError: it is no segment of ``size`` bytes.
+    """
+    try:
+        # Only such files have seals: nothing else that a descriptor can be is read from.
+        fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+        if os.fstat(fd).st_size != size:
+            raise ValueError(f"not a segment of {size} bytes")
+        own = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        with contextlib.suppress(OSError, AttributeError):
+            own.madvise(mmap.MADV_HUGEPAGE)
+        view = memoryview(own)
+
+        def read(begin: int) -> None:
+            end = min(size, begin + _CHUNK)
+            while begin < end:
+                got = os.preadv(fd, [view[begin:end]], begin)
+                if got == 0:
+                    raise ValueError("a segment has shrunk")
+                begin += got
+
+        with ThreadPoolExecutor(_THREADS) as pool:
+            list(pool.map(read, range(0, size, _CHUNK)))
+        view.release()
+    except OSError as error:
+        raise ValueError(f"not a segment: {error}") from None
+    return own
+
+
+def in_place(fd: int, size: int) -> mmap.mmap:
+    """The content of ``fd``, which the parent has sent; what is written to it stays here."""
+    return mmap.mmap(fd, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
