@@ -98,6 +98,20 @@ class Reference:
                 self.inputs(case)
         return self._sizes[repr(case.sizes)]
 
+    def held_bytes(self, case: Case) -> int:
+        """Bytes of the inputs and outputs of ``case``; where the reference does not run on the meta
+        device, the outputs count as much as the inputs."""
+        import torch
+
+        try:
+            with torch.device("meta"), torch.no_grad():
+                args, kwargs = self.init_args(case)
+                inputs = self.inputs(case)
+                made = [inputs, self.module.Model(*args, **kwargs).eval()(*inputs)]
+            return resize.tensor_bytes(made)
+        except Exception:
+            return 2 * self.input_bytes(case)
+
     def other_sizes(self) -> list[tuple[dict[str, Size], Reference]]:
         """This problem at other sizes at which it runs, where its sizes are module-level constants
         and it declares no cases, with what is changed; see `resize.variations`. None is larger."""

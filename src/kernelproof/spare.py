@@ -6,6 +6,10 @@ takes a large part of the memory, one would starve the other.
 
 from __future__ import annotations
 
+# Whether other problems are judged on the same GPU: memory that is missing now may be there later,
+# when this one has the GPU to itself.
+crowded = False
+
 _WORTH_BYTES = 1 << 30  # less is kept: to give it back waits for the GPU
 
 

@@ -58,6 +58,9 @@ JobsOpt = Annotated[
         "judged at a time on the CPU.",
     ),
 ]
+LanesOpt = Annotated[
+    int, typer.Option(min=1, help="Candidates judged at a time on each GPU; needs --no-time.")
+]
 ResumeOpt = Annotated[
     str | None, typer.Option(help="Go on with this run: its id, or how that begins.")
 ]
@@ -77,6 +80,7 @@ def run(
     address: AddressOpt = None,
     gpus: GpusOpt = None,
     jobs: JobsOpt = None,
+    lanes: LanesOpt = 1,
     resume: ResumeOpt = None,
     time: TimeOpt = True,
     limit: LimitOpt = 900.0,
@@ -98,7 +102,7 @@ def run(
     early, however it did, goes on with --resume RUN, which needs nothing else."""
     from kernelproof.suite import runs
 
-    means = runs.Means(_workers(workers), gpus, jobs, limit, address)
+    means = runs.Means(_workers(workers), gpus, jobs, limit, address, lanes)
     options = given(
         device=device, seeds=seeds, seed=seed, level=level_of(quick, thorough),
         baselines=baseline, rounds=rounds, seconds=seconds, max_bytes=max_bytes, shrink_to=shrink,

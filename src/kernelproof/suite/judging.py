@@ -2,13 +2,14 @@
 
 It is started with the one GPU that it may see, keeps torch and CUDA loaded between items, and ends
 when its parent does. Frames are those of `worker.wire`, as JSON. Requests: "judge" an order,
-"build" one ahead without a GPU, and "device", which tells what it runs on.
+"weigh" one, "build" one ahead without a GPU, and "device", which tells what it runs on.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import json
 import os
 import select
@@ -35,14 +36,18 @@ _LOG_BYTES = 4000
 
 @dataclasses.dataclass(frozen=True)
 class Order:
-    """What is to be judged: paths on this machine, and options as JSON has them. ``arch``: the GPU
-    that a build is for, such as "9.0"; "" for none."""
+    """What is to be judged: paths on this machine, and options as JSON has them.
+
+    ``arch``: the GPU that a build is for, such as "9.0"; "" for none. ``crowded``: others of the
+    run are judged on the same GPU, whose lease the run holds.
+    """
 
     problem: str
     candidate: str
     options: dict[str, Any]
     timed: bool
     arch: str = ""
+    crowded: bool = False
 
 
 class Lost(Exception):
@@ -172,6 +177,9 @@ def _answer(sock: socket.socket, request: Mapping[str, Any]) -> dict[str, Any]:
         assert order is not None
         if request["do"] == "build":
             return {"answer": _built(order)}
+        if request["do"] == "weigh":
+            wire.send(sock, {"began": True})
+            return {"answer": _weighed(order)}
         return {"answer": _judged(sock, order)}
     except UsageError as error:
         return {"usage": str(error)}
@@ -200,12 +208,15 @@ def _name(device: str) -> str:
 
 
 def _judged(sock: socket.socket, order: Order) -> dict[str, Any]:
-    from kernelproof import candidate, lease, pipeline
+    from kernelproof import candidate, lease, pipeline, spare
 
     options = pipeline.Options(**_fields(order.options))
     device = pipeline.device_for(options.device, candidate.load(order.candidate))
+    spare.crowded = order.crowded
     with contextlib.ExitStack() as stack:
-        if order.timed or device != "cpu":
+        # Whatever it leaves behind is not to be missing to the next candidate.
+        stack.callback(_tidy, device)
+        if order.timed or (device != "cpu" and not order.crowded):
             stack.enter_context(lease.hold(lease.device_key(device)))
         wire.send(sock, {"began": True})
         started = time.perf_counter()
@@ -216,6 +227,29 @@ def _judged(sock: socket.socket, order: Order) -> dict[str, Any]:
         "record": record.model_dump_json(),
         "seconds": time.perf_counter() - started,
         "device": _name(device),
+    }
+
+
+def _tidy(device: str) -> None:
+    from kernelproof.spare import spare_memory
+
+    gc.collect()
+    spare_memory(device)
+
+
+def _weighed(order: Order) -> dict[str, Any]:
+    """Bytes of inputs and outputs of the largest case that would be judged; and of the GPU its name
+    for leases."""
+    from kernelproof import lease, pipeline, problem
+
+    options = pipeline.Options(**_fields(order.options))
+    reference = problem.load(order.problem, dict(options.sizes), options.shrink_to)
+    cases = [c for c in reference.problem.cases if not options.cases or c.name in options.cases]
+    most = options.max_bytes
+    fitting = [c for c in cases if most is None or reference.input_bytes(c) <= most]
+    return {
+        "bytes": max((reference.held_bytes(case) for case in fitting), default=0),
+        "lease": lease.device_key("cuda"),
     }
 
 

@@ -31,6 +31,7 @@ class Means:
 
     ``gpus``: numbers such as "0,1"; None for all. ``jobs``: see `local.Local`. ``limit``: seconds
     that the judgement of an item may take. ``address``: of a Ray cluster; None starts one here.
+    ``lanes``: how many items are judged at a time on each GPU, where nothing is timed.
     """
 
     workers: Workers = "local"
@@ -38,6 +39,7 @@ class Means:
     jobs: int | None = None
     limit: float = 900.0
     address: str | None = None
+    lanes: int = 1
 
 
 def unheard(result: SuiteResult, done: int, count: int) -> None:
@@ -158,6 +160,8 @@ def _crew(run: SuiteRun, means: Means, set_up: bool = True) -> Any:
 
         if means.gpus is not None:
             raise UsageError(f"--gpus {means.gpus}: on a Ray cluster Ray gives workers their GPUs")
+        if means.lanes != 1:
+            raise UsageError(f"--lanes {means.lanes} is for workers of this machine")
         ray_engine.require()
         return ray_engine.Cluster(rules, means.address, means.jobs) if set_up else None
     if means.workers != "local":
@@ -168,4 +172,4 @@ def _crew(run: SuiteRun, means: Means, set_up: bool = True) -> Any:
     gpus = local.visible(means.gpus, device)
     if isinstance(device, str) and device.startswith("cuda") and not gpus:
         raise UsageError(f"device {device!r}: torch sees no CUDA GPU here")
-    return local.Local(rules, gpus, means.jobs)
+    return local.Local(rules, gpus, means.jobs, means.lanes)
