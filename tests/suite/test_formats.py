@@ -15,7 +15,7 @@ from kernelproof.pipeline import Options, judge
 from kernelproof.suite import compat, exports, formats, rejudge
 from kernelproof.suite.formats import flashinfer, kernelbench, made, solution, task_text
 from kernelproof.suite.model import Item, Suite
-from kernelproof.types import Record, SuiteResult
+from kernelproof.types import Harness, Record, SuiteResult
 
 HERE = Path(__file__).parent / "formats"
 
@@ -133,8 +133,8 @@ def test_a_submission_for_what_is_not_installed(tmp_path: Path) -> None:
     suite = formats.load(HERE / "reference_kernels", candidates=tmp_path)
     record = judged(item(suite, "tiny/counts"))
     assert record.status == "unsupported" and "no_such_language" in record.verdict.message
-    assert compat.verdict(item(suite, "tiny/counts"), record) == compat.Compat(
-        None, "not run", (record.verdict.message,)
+    assert compat.verdict(item(suite, "tiny/counts"), record) == Harness(
+        accepted=None, word="not run", reasons=(record.verdict.message,)
     )
 
 

@@ -8,7 +8,7 @@ from test_numbers import FOUR, result, run
 
 from kernelproof.report import suite_page, suites
 from kernelproof.suite import commands, numbers
-from kernelproof.types import SuiteState
+from kernelproof.types import Harness, SuiteState
 
 
 def state(results, left: int = 0) -> SuiteState:
@@ -72,6 +72,16 @@ def test_a_result_in_one_line() -> None:
     one = FOUR[0].model_copy(update={"attempts": 3, "place": "gpu 1"})
     assert suites.line(one) == "twice: pass, 500 ms, eager/this 2.00x [1.90, 2.10] FASTER, " \
         "after 2 lost, on gpu 1"  # fmt: skip
+
+
+def test_what_the_harness_would_say_is_shown_where_there_is_one() -> None:
+    said = Harness(accepted=False, word="incorrect", reasons=("it copies no weights",))
+    one = FOUR[0].model_copy(update={"harness": said})
+    text = suites.shown(state([one, *FOUR[1:]]))
+    assert "its harness" in text and "incorrect" in text
+    assert "its harness" not in suites.shown(state(FOUR))
+    found = Texts(suite_page.render(state([one, *FOUR[1:]])))
+    assert "incorrect" in found.cells and "its harness: it copies no weights" in found.cells
 
 
 def test_two_runs_in_words() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from kernelproof.report import page, suites, units
 from kernelproof.types import DeviceNumbers, SuiteResult, SuiteState
 
-_HEAD = ("item", "category", "status", "time", "eager / it", "answer", "on", "")
+_HEAD = ("item", "category", "status", "its harness", "time", "eager / it", "answer", "on", "")
 _WIDTH, _HEIGHT = 560, 240
 _LEFT, _RIGHT, _TOP, _FOOT = 44, 12, 10, 34
 _TICKS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
@@ -62,13 +62,23 @@ def _row(result: SuiteResult) -> dict[str, Any]:
         "item": units.one_line(result.item),
         "category": units.one_line(result.category),
         "status": result.status,
+        "harness": suites.harness(result),
         "time": time,
         "ratio": ratio,
         "answer": answer,
         "place": units.one_line(result.place),
-        "message": "" if result.status == "pass" else units.plain(result.message),
+        "message": _message(result),
         "record": result.record_id,
     }
+
+
+def _message(result: SuiteResult) -> str:
+    """Why it does not pass, and why the harness would say something else."""
+    told = "" if result.status == "pass" else units.plain(result.message)
+    if result.harness is None or result.harness.accepted is result.proof:
+        return told
+    reasons = "; ".join(result.harness.reasons)
+    return f"{told}\nits harness: {units.plain(reasons)}".strip() if reasons else told
 
 
 def _picture(results: Sequence[SuiteResult], count: int) -> str:

@@ -44,7 +44,12 @@ def shown(state: SuiteState, items: bool = True) -> str:
         lines += ["", *(line for text in DEFINITIONS for line in units.wrapped(text, hanging=2))]
     if items and state.results:
         rows = [["item", "status", "time", "beside eager", ""], *map(_row, state.results)]
-        lines += ["", *units.table(rows, "<<<<<", units.WIDTH, {4: 20, 0: 24})]
+        align, widths = "<<<<<", {4: 20, 0: 24}
+        if any(result.harness for result in state.results):
+            for row, told in zip(rows, ["its harness", *map(harness, state.results)], strict=True):
+                row.insert(2, told)
+            align, widths = "<<<<<<", {5: 20, 0: 24}
+        lines += ["", *units.table(rows, align, units.WIDTH, widths)]
     return "\n".join(lines)
 
 
@@ -67,6 +72,11 @@ def line(result: SuiteResult) -> str:
     parts += [f"after {result.attempts - 1} lost"] if result.attempts > 1 else []
     parts += [f"on {result.place}"] if result.place else []
     return ", ".join(parts)
+
+
+def harness(result: SuiteResult) -> str:
+    """What the suite's own harness would say, in its word; "" where there is none."""
+    return units.one_line(result.harness.word) if result.harness is not None else ""
 
 
 def beside(result: SuiteResult, baseline: str) -> str:

@@ -21,11 +21,14 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kernelproof import openmp
 from kernelproof.errors import CandidateError, KernelproofError, UsageError
 from kernelproof.worker import wire
+
+if TYPE_CHECKING:
+    from kernelproof.types import Record
 
 _BOOT = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[2]); "
@@ -223,11 +226,25 @@ def _judged(sock: socket.socket, order: Order) -> dict[str, Any]:
         record = pipeline.judge(
             order.problem, order.candidate, timed=order.timed, options=options
         )  # fmt: skip
+        taken = time.perf_counter() - started
     return {
         "record": record.model_dump_json(),
-        "seconds": time.perf_counter() - started,
+        "seconds": taken,
         "device": _name(device),
+        "harness": _harness(order, record),
     }
+
+
+def _harness(order: Order, record: Record) -> dict[str, Any] | None:
+    """What the harness of the suite's format would say; None for a format without one. Here and not
+    in the driver, since it may run the reference."""
+    if not (order.options.get("compat") or {}).get("format"):
+        return None
+    from kernelproof.suite import compat
+    from kernelproof.suite.model import Item
+
+    item = Item(Path(order.problem), Path(order.candidate), "", options=order.options)
+    return compat.verdict(item, record).model_dump()
 
 
 def _tidy(device: str) -> None:
