@@ -67,18 +67,9 @@ def _row(result: SuiteResult) -> dict[str, Any]:
         "ratio": ratio,
         "answer": answer,
         "place": units.one_line(result.place),
-        "message": _message(result),
+        "message": units.plain(suites.message(result)),
         "record": result.record_id,
     }
-
-
-def _message(result: SuiteResult) -> str:
-    """Why it does not pass, and why the harness would say something else."""
-    told = "" if result.status == "pass" else units.plain(result.message)
-    if result.harness is None or result.harness.accepted is result.proof:
-        return told
-    reasons = "; ".join(result.harness.reasons)
-    return f"{told}\nits harness: {units.plain(reasons)}".strip() if reasons else told
 
 
 def _picture(results: Sequence[SuiteResult], count: int) -> str:

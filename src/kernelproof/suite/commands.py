@@ -185,7 +185,7 @@ class Shown:
 
     def __enter__(self) -> Shown:
         self._bar: Any = None
-        self._judged = 0
+        self._judged = self._missing = 0
         self._started = time.monotonic()
         if sys.stderr.isatty():
             from rich.console import Console
@@ -200,6 +200,7 @@ class Shown:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._say_missing()
         if self._bar is not None:
             self._bar.stop()
 
@@ -212,13 +213,25 @@ class Shown:
         from kernelproof.report.suites import line
 
         self._judged += result.attempts > 0
+        # They come first and may be most: told together.
+        if result.status == "missing":
+            self._missing += 1
+        else:
+            self._say_missing()
         pace = rate(self._judged, time.monotonic() - self._started, count - done)
         if self._bar is not None:
             self._bar.update(self._task, completed=done, total=count, description=pace)
-            if result.status != "pass":
+            if result.status not in ("pass", "missing"):
                 self._say(line(result))
-        else:
-            self._say(f"[{done}/{count}] {line(result)}; {pace}")
+        elif result.status != "missing":
+            self._say(f"[{done}/{count}] {line(result)}" + (f"; {pace}" if pace else ""))
+
+    def _say_missing(self) -> None:
+        if self._missing:
+            from kernelproof.report.units import many
+
+            self._say(f"{many(self._missing, 'problem')} without a candidate: missing")
+        self._missing = 0
 
     def _say(self, text: str) -> None:
         if self._bar is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import re
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -145,7 +146,14 @@ def _digest(item: Item) -> str:
         return ""
 
 
+def by_name(name: str) -> list[tuple[int, str]]:
+    """A key by which "level1/9" comes before "level1/10"."""
+    parts = re.split(r"(\d+)", name)
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
+
+
 def _state(run: SuiteRun, found: list[SuiteResult]) -> SuiteState:
+    found = sorted(found, key=lambda result: by_name(result.item))
     return SuiteState(
         run=run, results=tuple(found), left=run.count - len(found),
         devices=numbers.by_device(run, found),
