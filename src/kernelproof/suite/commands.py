@@ -99,7 +99,8 @@ def run(
     store: StoreOpt = None,
 ) -> None:
     """Judge every candidate of a suite. Each result is in the store as it comes; a run that ended
-    early, however it did, goes on with --resume RUN, which needs nothing else."""
+    early, however it did, goes on with --resume RUN, which needs nothing else, unless the suite
+    lies elsewhere now: --resume RUN SUITE CANDIDATES."""
     from kernelproof.suite import runs
 
     means = runs.Means(_workers(workers), gpus, jobs, limit, address, lanes)
@@ -114,13 +115,13 @@ def run(
         }  # fmt: skip
         if resume is not None:
             told = {"--format": format, "--level": level, "--no-time": not time}
-            given_too = [suite, *options, *(name for name, value in told.items() if value)]
+            given_too = [*options, *(name for name, value in told.items() if value)]
             if other := [str(one) for one in given_too if one]:
                 raise UsageError(
                     f"--resume {resume} judges as the run was begun; leave {', '.join(other)} out, "
                     "or start another run"
                 )
-            state = runs.resume(resume, **how)
+            state = runs.resume(resume, suite, candidates, **how)
         elif suite is None:
             raise UsageError("which suite? kernelproof suite run SUITE CANDIDATES, or --resume RUN")
         else:

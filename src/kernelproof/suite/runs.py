@@ -88,16 +88,24 @@ def start(
 
 
 def resume(
-    run: str, *, means: Means | None = None, store: str | None = None, told: Told = unheard,
+    run: str, path: str | Path | None = None, candidates: str | Path | None = None, *,
+    means: Means | None = None, store: str | None = None, told: Told = unheard,
     began: Callable[[SuiteRun], None] = lambda run: None,
 ) -> SuiteState:  # fmt: skip
     """Judge what a run has no result of, or of other files than there are now, or that was lost.
+
+    Args:
+        path, candidates: where the suite is now, if not where it was; what is judged again goes by
+            the content.
 
     Raises:
         UsageError: no such run, or its suite is no longer there.
     """
     found = Suites(store).get(run)
-    suite = formats.load(found.path, found.format, found.level, found.candidates)
+    suite = formats.load(
+        path if path is not None else found.path, found.format, found.level,
+        candidates if candidates is not None else found.candidates,
+    )  # fmt: skip
     began(found)
     return _carry_on(found, suite, means or Means(), store, told)
 
