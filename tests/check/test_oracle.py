@@ -307,3 +307,31 @@ def test_no_precision_is_named_where_memory_ends_while_they_are_measured() -> No
     ((_, found),) = expect(model, [x], 0, value, 0, True)
     assert found.levels == {} and torch.equal(found.truth, truth)
     assert model.oracle == "cpu:0" and "was not measured" in model.notes[0]
+
+
+def test_inputs_that_are_kept_on_the_gpu_give_the_same_oracles(monkeypatch) -> None:
+    """Also where the module writes to its inputs, and where some are integers or float64."""
+    from kernelproof.check import reference
+
+    class Writes(nn.Module):
+        def forward(self, x, index, y):
+            x.mul_(2.0)
+            index.add_(1)
+            return (x @ y.to(x.dtype))[index]
+
+    def drawn() -> list[torch.Tensor]:
+        torch.manual_seed(3)
+        return [torch.randn(8, 16), torch.arange(5), torch.randn(16, 4, dtype=torch.float64)]
+
+    model, x = ReferenceModel(Writes, [], {}, 0, "cpu:0"), drawn()
+    names = ("tf32", "bf16", "fp16")
+    want = [model.truth(x, 0), *(model.in_precision(x, 0, name) for name in names)]
+    monkeypatch.setattr(reference, "_LARGE_BYTES", 0)
+    monkeypatch.setattr(reference, "_room", lambda place: 1 << 40)
+    for _ in range(2):
+        found = [model.truth(x, 0), *(model.in_precision(x, 0, name) for name in names)]
+        assert all(torch.equal(a, b) for a, b in zip(found, want, strict=True))
+        assert model._moved[0] is x
+    assert all(torch.equal(a, b) for a, b in zip(x, drawn(), strict=True))
+    model.forget()
+    assert model._moved == (None, None)

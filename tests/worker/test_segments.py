@@ -24,7 +24,7 @@ def small(monkeypatch) -> None:
 def crossed(header, buffers, trusting=False):
     """What arrives at the other end of a socket."""
     ours, theirs = wire.pair()
-    sender = threading.Thread(target=wire.send, args=(theirs, header, buffers))
+    sender = threading.Thread(target=wire.send, args=(theirs, header, buffers, not trusting))
     sender.start()
     try:
         return wire.receive(ours, 10.0, trusting)
@@ -76,6 +76,21 @@ def test_a_later_write_changes_nothing() -> None:
 
 def _open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_memory_is_used_again_once_it_was_copied(monkeypatch) -> None:
+    made: list[int] = []
+    create = os.memfd_create
+    monkeypatch.setattr(os, "memfd_create", lambda *a: made.append(1) or create(*a))
+    before = _open_files()
+    values = [torch.full((5000,), n) for n in range(4)] + [torch.ones(7000)]
+    buffers: list[wire.Buffer] = []
+    described = wire.encode(values, buffers)
+    header, received = crossed({"answer": described}, buffers)
+    back = wire.decode(header["answer"], received)
+    assert all(torch.equal(a, b) for a, b in zip(back, values, strict=True))
+    assert len(made) == 2  # four of one size, and one of another
+    assert _open_files() == before
 
 
 @pytest.mark.parametrize("what", ["pipe", "file", "shorter", "none"])

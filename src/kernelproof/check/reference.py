@@ -100,12 +100,13 @@ class ReferenceModel:
         if kept is None:
             return lift(to_device(inputs, self._place))
 
-        def own(leaf: Any) -> Any:
-            lifted = lift(leaf)
-            same = lifted is leaf and isinstance(leaf, torch.Tensor)
-            return copy_like(leaf, self._place) if same else lifted
+        return tree_map(self._own, kept)
 
-        return tree_map(own, kept)
+    def _own(self, leaf: Any) -> Any:
+        """A leaf that is kept, in float64 and not to be kept."""
+        lifted = lift(leaf)
+        same = lifted is leaf and isinstance(leaf, torch.Tensor)
+        return copy_like(leaf, self._place) if same else lifted
 
     def roughly(self, inputs: list[Any], seed: int) -> Any:
         """Output in the working precision, computed where the oracle runs by now: the same but for
@@ -133,11 +134,19 @@ class ReferenceModel:
         """Output in float64. ``moves``: on the CPU where the GPU's memory ends; else
         torch.OutOfMemoryError is raised."""
 
+        return self._exactly(inputs, seed, self._lifted, operands, moves)
+
+    def _exactly(
+        self, inputs: list[Any], seed: int, given: Callable[[list[Any]], Any],
+        operands: Rounding | None, moves: bool,
+    ) -> Any:  # fmt: skip
+        """The oracle's output for what ``given`` makes of the inputs."""
+
         def run() -> Any:
-            given = self._lifted(inputs)
+            made = given(inputs)
             with float64(operands) as mode:
                 seed_all(seed)
-                return self.exact(*given), mode
+                return self.exact(*made), mode
 
         started = time.perf_counter()
         output, mode = self._with_room(run, moves)
@@ -266,10 +275,15 @@ class ReferenceModel:
                 return rounding(leaf.to(torch.float64))
             return leaf
 
+        def lowered(inputs: list[Any]) -> Any:
+            kept = self._kept(inputs, self._place)
+            if kept is None:
+                return lift(tree_map(low, to_device(inputs, self._place)))
+            return tree_map(lambda leaf: low(leaf) if _floats(leaf) else self._own(leaf), kept)
+
         weights = {key: low(t) for key, t in self.model.state_dict().items()}
         with self._with_weights(weights):
-            low_inputs = tree_map(low, to_device(inputs, self._place))
-            return self.truth(low_inputs, seed, rounding, moves=False)
+            return self._exactly(inputs, seed, lowered, rounding, moves=False)
 
     @contextlib.contextmanager
     def _with_weights(self, weights: Mapping[str, torch.Tensor]) -> Iterator[None]:
@@ -317,6 +331,10 @@ def identical(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether all elements are equal, NaN counting as equal to NaN."""
     # The first needs no memory beside the tensors, and settles it where there is no NaN.
     return torch.equal(a, b) or bool(((a == b) | ((a != a) & (b != b))).all())
+
+
+def _floats(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
 
 
 def _few(inputs: list[Any]) -> bool:

@@ -39,7 +39,7 @@ from kernelproof.importing import import_file
 from kernelproof.seeding import seed_all
 from kernelproof.spare import spare_memory
 from kernelproof.worker import packing, wire, wrapping
-from kernelproof.worker.inputs import Placed, leaves_of
+from kernelproof.worker.inputs import Placed, leaves_of, nearer
 from kernelproof.worker.profiling import profiled
 from kernelproof.worker.sampling import Sampler
 from kernelproof.worker.streams import call_on_side_stream
@@ -63,7 +63,7 @@ def serve(sock: socket.socket) -> None:
         except SystemExit as error:
             # A candidate that calls sys.exit has not answered; it must not end the worker quietly.
             answer, out = _described(error, request.get("path") or host.path), []
-        wire.send(sock, answer, out)
+        wire.send(sock, answer, out, waits=True)
         out.clear()
         if request["do"] == "call":
             spare_memory(host.device)
@@ -163,6 +163,7 @@ class Host:
 
         runs = []
         inputs, seed = payload
+        inputs = nearer(inputs, self.device, int(request["repeats"]))
         for index in range(int(request["repeats"])):
             placed = Placed(inputs, self.device)
             seed_all(seed, self.device != "cpu")

@@ -4,8 +4,9 @@ A socket copies twice, 0.7 GB/s in all; a segment is written once and read once,
 It is an anonymous file (memfd) whose descriptor goes over the socket.
 
 What a worker sends may be anything, and it may write to a segment at any time: the parent copies it
-once, by `read`, which a file that shrinks cannot break, and judges the copy. What the parent sends
-is sealed against that, and the worker uses it in place.
+once, by `read`, which a file that shrinks cannot break, and judges the copy. It then says so, and
+the worker takes the same memory for the next segment. What the parent sends the worker uses in
+place.
 """
 
 from __future__ import annotations
@@ -39,21 +40,10 @@ class Segment:
     def __len__(self) -> int:
         return self.size
 
-    def file(self) -> int:
-        """A descriptor of the written file; the caller closes it. Raises OSError where there is no
-        such file to be had."""
-        import torch
-
-        fd = os.memfd_create("kernelproof", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        try:
-            os.ftruncate(fd, self.size)
-            shared = mmap.mmap(fd, self.size)
-            self._fill(torch.frombuffer(shared, dtype=torch.uint8))
-            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
-        except BaseException:
-            os.close(fd)
-            raise
-        return fd
+    def write(self, file: File) -> None:
+        """Raises OSError where there can be no such file."""
+        file.sized(self.size)
+        self._fill(file.memory)
 
     def bytes(self) -> Any:
         """The same as a buffer of this process."""
@@ -62,6 +52,39 @@ class Segment:
         own = bytearray(self.size)
         self._fill(torch.frombuffer(own, dtype=torch.uint8))
         return own
+
+
+class File:
+    """An anonymous file, for one segment after the other: new memory takes longer to be given than
+    to be written. ``memory``: its bytes as a tensor. Use as a context manager."""
+
+    def __init__(self) -> None:
+        self.fd = -1
+        self.size = -1
+        self.memory: Any = None
+
+    def __enter__(self) -> File:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.memory = None
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def sized(self, size: int) -> None:
+        """Make it ``size`` bytes long; what was in it may be lost."""
+        if size == self.size:
+            return
+        import torch
+
+        self.__exit__()
+        self.size = -1
+        self.fd = os.memfd_create("kernelproof", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(self.fd, size)
+        self.memory = torch.frombuffer(mmap.mmap(self.fd, size), dtype=torch.uint8)
+        fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        self.size = size
 
 
 def of_memory(raw: memoryview) -> Segment | memoryview:
@@ -90,6 +113,7 @@ def copied(fd: int, size: int) -> mmap.mmap:
             raise ValueError(f"not a segment of {size} bytes")
         own = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         with contextlib.suppress(OSError, AttributeError):
+            # Fewer faults.
             own.madvise(mmap.MADV_HUGEPAGE)
         view = memoryview(own)
 

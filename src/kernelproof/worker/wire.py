@@ -42,17 +42,26 @@ def pair() -> tuple[socket.socket, socket.socket]:
     return both
 
 
-def send(sock: socket.socket, header: Any, buffers: Sequence[Buffer] = ()) -> None:
-    """Send one frame."""
+def send(
+    sock: socket.socket, header: Any, buffers: Sequence[Buffer] = (), waits: bool = False
+) -> None:
+    """Send one frame. ``waits``: the other side copies segments and says so, after which their
+    memory is used again; it must then receive without ``trusting``."""
     text = json.dumps(header).encode()
     sizes = b"".join(_SIZE.pack(len(b) | _flag(b)) for b in buffers)
     try:
         sock.sendall(_HEAD.pack(len(text), len(buffers)) + sizes + text)
-        for buffer in buffers:
-            if isinstance(buffer, Segment):
-                _send_segment(sock, buffer)
-            else:
-                sock.sendall(buffer)
+        with segments.File() as kept:
+            for buffer in buffers:
+                if not isinstance(buffer, Segment):
+                    sock.sendall(buffer)
+                elif waits:
+                    _send_segment(sock, buffer, kept)
+                    if not sock.recv(1):
+                        raise Closed
+                else:
+                    with segments.File() as own:
+                        _send_segment(sock, buffer, own)
     except (BrokenPipeError, ConnectionResetError) as error:
         raise Closed from error
 
@@ -61,18 +70,15 @@ def _flag(buffer: Buffer) -> int:
     return _BESIDE if isinstance(buffer, Segment) else 0
 
 
-def _send_segment(sock: socket.socket, segment: Segment) -> None:
+def _send_segment(sock: socket.socket, segment: Segment, file: segments.File) -> None:
     """Where there is no such file to be had, the bytes follow the byte that has no descriptor."""
     try:
-        fd = segment.file()
+        segment.write(file)
     except OSError:
         sock.sendall(b"b")
         sock.sendall(segment.bytes())
         return
-    try:
-        socket.send_fds(sock, [b"f"], [fd])
-    finally:
-        os.close(fd)
+    socket.send_fds(sock, [b"f"], [file.fd])
 
 
 def receive(
@@ -118,6 +124,9 @@ def _buffer(sock: socket.socket, size: int, deadline: float | None, trusting: bo
     finally:
         for fd in found:
             os.close(fd)
+        if not trusting:
+            with contextlib.suppress(OSError):
+                sock.sendall(b"c")
 
 
 def _left(deadline: float | None) -> float | None:
