@@ -91,6 +91,11 @@ def test_problems_without_a_candidate_are_told_together(capsys) -> None:
     text = suites.shown(state([FOUR[0], *gone]))
     assert "30 problems without a candidate: level1/1, level1/2" in text and ", ..." in text
     assert text.count("missing") == 1  # among the statuses
+    page = suite_page.render(state([FOUR[0], *gone]))
+    assert "30 problems without a candidate" in page and "level1/30" in page
+    cells = Texts(page).cells
+    assert "level1/30" not in cells and "twice" in cells and "its harness" not in cells
+    assert "answer" in cells and "answer" not in Texts(suite_page.render(state(FOUR[3:]))).cells
     with commands.Shown() as shown:
         for number, one in enumerate([*gone, FOUR[0]], 1):
             shown.told(one, number, 31)

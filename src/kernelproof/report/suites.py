@@ -193,7 +193,9 @@ def message(result: SuiteResult) -> str:
     if result.harness is None or result.harness.accepted is result.proof:
         return told
     reasons = "; ".join(result.harness.reasons)
-    return f"{told}\nits harness: {reasons}".strip() if reasons else told
+    if not reasons:
+        return told
+    return f"{told} (its harness: {reasons})" if told else f"its harness: {reasons}"
 
 
 def _row(result: SuiteResult) -> list[str]:
