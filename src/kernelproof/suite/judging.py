@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from kernelproof import openmp
 from kernelproof.errors import CandidateError, KernelproofError, UsageError
 from kernelproof.worker import wire
+from kernelproof.worker.client import start_server
 
 if TYPE_CHECKING:
     from kernelproof.types import Record
@@ -158,6 +159,8 @@ def main(fd: int, how: Mapping[str, Any]) -> None:
     os.nice(int(how["nice"]))
     openmp.wait_passively()
     threading.Thread(target=_end_with, args=(sock,), daemon=True).start()
+    # Its import of torch runs beside this process's own.
+    start_server()
     with contextlib.suppress(wire.Closed):
         while True:
             request, _ = wire.receive(sock)
