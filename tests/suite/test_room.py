@@ -13,7 +13,7 @@ import pytest
 
 from kernelproof.errors import UsageError
 from kernelproof.suite import local
-from kernelproof.suite.judging import Judge, Order
+from kernelproof.suite.judging import Judge, Lost, Order
 from kernelproof.suite.model import Item
 from kernelproof.suite.room import Room, needed, starved
 
@@ -93,6 +93,10 @@ def test_what_ran_out_of_memory_beside_others_is_judged_alone(tmp_path, monkeypa
     lane = Lane(Room(1e10), [UsageError("no class `Model`")], 10)
     with pytest.raises(UsageError, match="no class"):
         lane.judge(item)
+    gone = "its process was killed by signal 9, as where the machine's memory ends"
+    lane = Lane(Room(1e10), [Lost(gone), right], 10)
+    assert lane.judge(item) is right
+    lane.room.close()
     assert starved(full) and not starved("output is 1")
     assert needed(0) > 1e9 and needed(1 << 30) > 4 << 30
 

@@ -13,6 +13,7 @@ import gc
 import json
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -146,7 +147,10 @@ class Judge:
 
 
 def _how(code: int) -> str:
-    return f"was killed by signal {-code}" if code < 0 else f"ended with exit status {code}"
+    if code >= 0:
+        return f"ended with exit status {code}"
+    why = ", as where the machine's memory ends" if code == -signal.SIGKILL else ""
+    return f"was killed by signal {-code}{why}"
 
 
 def main(fd: int, how: Mapping[str, Any]) -> None:

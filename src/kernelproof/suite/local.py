@@ -118,7 +118,7 @@ class Lane(Worker):
             answer: dict[str, Any] = self.carry_out(
                 "judge", dataclasses.replace(order, crowded=True)
             )
-        except KernelproofError as error:
+        except (KernelproofError, Lost) as error:
             if not starved(str(error)):
                 raise
             return None

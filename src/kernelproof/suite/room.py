@@ -18,7 +18,12 @@ _BASE_BYTES = 2e9
 # five times both at the most (worked out from the tensors that are alive at each step; beyond it
 # are a reference's own intermediates).
 _COPIES = 4.5
-_SIGNS = ("out of memory", "OutOfMemoryError", "CUBLAS_STATUS_ALLOC_FAILED")
+# The last two: where the machine's own memory ends, its kernel kills the candidate's process; and
+# what a candidate may hold is a share of what others have left.
+_SIGNS = (
+    "out of memory", "OutOfMemoryError", "CUBLAS_STATUS_ALLOC_FAILED", "was killed by signal 9",
+    "GB are allowed",
+)  # fmt: skip
 
 
 def needed(held: int) -> float:
