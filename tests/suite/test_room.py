@@ -88,6 +88,8 @@ def test_what_ran_out_of_memory_beside_others_is_judged_alone(tmp_path, monkeypa
         lane = Lane(Room(1e10), list(answers), weight)
         assert lane.judge(item) == want
         assert [order.crowded for order in lane.orders] == orders
+        # The run has the lease: who asked for it again would wait for ever.
+        assert all(order.held for order in lane.orders)
         assert lane.room._free == 1e10
         lane.room.close()
     lane = Lane(Room(1e10), [UsageError("no class `Model`")], 10)
@@ -144,16 +146,21 @@ def test_judges_that_share_a_gpu_have_room_of_their_own(monkeypatch) -> None:
     crew.close()
 
 
-def test_an_order_beside_others_is_judged_without_a_lease(tmp_path) -> None:
+def test_an_order_whose_device_the_run_holds_does_not_wait_for_it(tmp_path, monkeypatch) -> None:
     import thirty
 
+    from kernelproof import lease
+
+    monkeypatch.setenv("KERNELPROOF_HOME", str(tmp_path / "home"))
     problems, candidates = thirty.write(tmp_path)
     order = Order(
         str(problems / "twice.py"), str(candidates / "twice" / "right_00.py"),
-        {"device": "cpu", "level": "quick"}, False, crowded=True,
+        {"device": "cpu", "level": "quick", "rounds": 2, "seconds": 0.1, "baselines": []}, True,
+        held=True,
     )  # fmt: skip
     judge = Judge()
     try:
-        assert '"pass"' in judge.ask("judge", order, 60.0)["record"]
+        with lease.hold(lease.device_key("cpu")):
+            assert '"pass"' in judge.ask("judge", order, 60.0)["record"]
     finally:
         judge.close()

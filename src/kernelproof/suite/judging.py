@@ -43,8 +43,8 @@ _LOG_BYTES = 4000
 class Order:
     """What is to be judged: paths on this machine, and options as JSON has them.
 
-    ``arch``: the GPU that a build is for, such as "9.0"; "" for none. ``crowded``: others of the
-    run are judged on the same GPU, whose lease the run holds.
+    ``arch``: the GPU that a build is for, such as "9.0"; "" for none. ``held``: the run holds the
+    device's lease. ``crowded``: others of the run are judged on the same GPU meanwhile.
     """
 
     problem: str
@@ -52,6 +52,7 @@ class Order:
     options: dict[str, Any]
     timed: bool
     arch: str = ""
+    held: bool = False
     crowded: bool = False
 
 
@@ -226,7 +227,7 @@ def _judged(sock: socket.socket, order: Order) -> dict[str, Any]:
     with contextlib.ExitStack() as stack:
         # Whatever it leaves behind is not to be missing to the next candidate.
         stack.callback(_tidy, device)
-        if order.timed or (device != "cpu" and not order.crowded):
+        if not order.held and (order.timed or device != "cpu"):
             stack.enter_context(lease.hold(lease.device_key(device)))
         wire.send(sock, {"began": True})
         started = time.perf_counter()

@@ -100,6 +100,7 @@ class Lane(Worker):
 
     def judge(self, item: Item) -> dict[str, Any]:
         order = self.rules.order(item, str(item.problem), str(item.candidate))
+        order = dataclasses.replace(order, held=True)
         weight = self.carry_out("weigh", order)
         self.room.hold(weight["lease"])
         need = needed(weight["bytes"])

@@ -206,8 +206,9 @@ def _guard(
     for package in sorted({_PACKAGES.get(x, "") for x in languages} - {""}):
         why = f"the solution is written with {package}, which is not installed here"
         lines += (
-            f"if importlib.util.find_spec({package.partition('.')[0]!r}) is None:\n"
-            f"    raise UnsupportedError({why!r})\n"
+            f"try:\n    _there = importlib.util.find_spec({package!r})\n"
+            "except ModuleNotFoundError:\n    _there = None\n"
+            f"if _there is None:\n    raise UnsupportedError({why!r})\n"
         )
     if compiled and any(x != "cpp" for x in languages) and _for_cuda(files):
         why = "the solution compiles CUDA sources, and torch sees no GPU here"
