@@ -84,8 +84,9 @@ def _send_segment(sock: socket.socket, segment: Segment, file: segments.File) ->
 def receive(
     sock: socket.socket, timeout: float | None = None, trusting: bool = False
 ) -> tuple[Any, list[Any]]:
-    """Receive one frame: its header, and a writable buffer for each that was sent. ``timeout`` in
-    seconds covers the whole frame. ``trusting``: the other side writes to no segment afterwards.
+    """Receive one frame: its header, and a buffer for each that was sent; segments of one content
+    in a row are one buffer. ``timeout`` in seconds covers the whole frame. ``trusting``: the other
+    side writes to no segment afterwards.
 
     Raises:
         Closed: the other side has closed the connection.
@@ -98,10 +99,18 @@ def receive(
         raise ValueError("not a frame")
     sizes = [_SIZE.unpack(_exactly(sock, _SIZE.size, deadline))[0] for _ in range(count)]
     header = json.loads(bytes(_exactly(sock, length, deadline)))
-    return header, [_buffer(sock, size, deadline, trusting) for size in sizes]
+    found: list[Any] = []
+    last = None
+    for size in sizes:
+        found.append(_buffer(sock, size, deadline, trusting, last))
+        last = found[-1] if size & _BESIDE else last
+    return header, found
 
 
-def _buffer(sock: socket.socket, size: int, deadline: float | None, trusting: bool) -> Any:
+def _buffer(
+    sock: socket.socket, size: int, deadline: float | None, trusting: bool, last: Any
+) -> Any:  # fmt: skip
+    """``last``: the segment that came before."""
     if not size & _BESIDE:
         return _exactly(sock, size, deadline)
     size &= ~_BESIDE
@@ -120,7 +129,9 @@ def _buffer(sock: socket.socket, size: int, deadline: float | None, trusting: bo
             raise Closed
         if not found:
             raise ValueError("not a frame: a segment without its descriptor")
-        return (segments.in_place if trusting else segments.copied)(found[0], size)
+        if trusting:
+            return segments.in_place(found[0], size)
+        return segments.copied(found[0], size, last)
     finally:
         for fd in found:
             os.close(fd)
