@@ -302,9 +302,15 @@ def _shrunk(path: Path, module: ModuleType, sizes: dict[str, Size], limit: int) 
 
     def fits(trial: dict[str, Size]) -> bool:
         made = _import(path, sizes | trial)
-        with torch.device("meta"):
-            inputs = resize.tensor_bytes(made.get_inputs())
-            model = made.Model(*getattr(made, "get_init_inputs", list)())
+        try:
+            with torch.device("meta"):
+                inputs = resize.tensor_bytes(made.get_inputs())
+                model = made.Model(*getattr(made, "get_init_inputs", list)())
+        except Exception as error:
+            raise ProblemError(
+                f"{path} cannot be shrunk: on the meta device, where its sizes are tried, it ends "
+                f"with {type(error).__name__}: {error}; leave --shrink out"
+            ) from error
         weights = resize.tensor_bytes(list(model.state_dict().values()))
         return inputs <= limit and weights <= _WEIGHTS_PER_INPUT * limit
 
