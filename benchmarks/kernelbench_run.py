@@ -1,7 +1,7 @@
-"""What `kernelproof suite run` has found for KernelBench problems at full size, as a results file.
+"""What `kernelproof suite run` has found for KernelBench's problems, as a results file.
 
     kernelproof suite run KERNELBENCH reference --level 1 --no-time --quick --seeds 1 --lanes 3
-    python benchmarks/kernelbench_level1.py RUN [--store URL] [--output FILE]
+    python benchmarks/kernelbench_run.py RUN [--store URL] [--output FILE]
 
 The reference is its own candidate, on the declared inputs and one seed: what fits the machine must
 pass. The run may have been resumed as often as it took.
