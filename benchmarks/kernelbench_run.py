@@ -24,7 +24,8 @@ def row(result: Any, record: Any) -> dict[str, Any]:
     found = {
         "problem": f"{result.item} {Path(result.problem).stem.partition('_')[2]}",
         "status": result.status, "seconds": round(result.seconds, 1), "attempts": result.attempts,
-        "compat": result.compat, "message": result.message[:300],
+        "compat": result.compat,
+        "message": result.message.replace(f"{Path(result.problem).parent}/", "")[:300],
     }  # fmt: skip
     if result.harness is not None and result.harness.accepted is not True:
         found["harness"] = [result.harness.word, *result.harness.reasons]
@@ -43,6 +44,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run")
     parser.add_argument("--store")
+    parser.add_argument("--commit", default="", help="of what ran where there was no git")
     parser.add_argument(
         "--output", type=Path, default=ROOT / "results/h200/kernelbench-level1.json"
     )
