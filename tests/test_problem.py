@@ -278,7 +278,9 @@ def test_an_operator_may_have_further_problems(tmp_path: Path) -> None:
 
 def test_what_cannot_be_shrunk_says_so(tmp_path: Path) -> None:
     path = tmp_path / "p.py"
-    path.write_text(PLAIN.replace("self.scale = scale", "self.scale = self.lin.weight.sum().item()"))
+    path.write_text(
+        PLAIN.replace("self.scale = scale", "self.scale = self.lin.weight.sum().item()")
+    )
     with pytest.raises(ProblemError, match=r"cannot be shrunk: .* leave --shrink out"):
         problem.load(path, shrink_to=100)
     assert problem.load(path).problem.cases
