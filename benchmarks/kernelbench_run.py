@@ -4,7 +4,8 @@
     python benchmarks/kernelbench_run.py RUN [--store URL] [--output FILE]
 
 The reference is its own candidate, on the declared inputs and one seed: what fits the machine must
-pass. The run may have been resumed as often as it took.
+pass. The run may have been resumed as often as it took. ``--also`` adds what an earlier results
+file has passed of problems that this run has not reached; such rows name their commit.
 """
 
 from __future__ import annotations
@@ -40,11 +41,23 @@ def row(result: Any, record: Any) -> dict[str, Any]:
     return {key: value for key, value in found.items() if value not in ("", [], {})}
 
 
+def earlier(path: Path, judged: set[str]) -> list[dict[str, Any]]:
+    """Rows of another results file that passed, of problems that are not ``judged``."""
+    body = json.loads(path.read_text())
+    found = []
+    for one in body["rows"]:
+        name = one["problem"].replace("_", " ", 1) if " " not in one["problem"] else one["problem"]
+        if one["status"] == "pass" and name not in judged:
+            found.append({**one, "problem": name, "earlier": f"{body['commit']}, {body['date']}"})
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run")
     parser.add_argument("--store")
     parser.add_argument("--commit", default="", help="of what ran where there was no git")
+    parser.add_argument("--also", type=Path, help="an earlier results file")
     parser.add_argument(
         "--output", type=Path, default=ROOT / "results/h200/kernelbench-level1.json"
     )
@@ -63,14 +76,18 @@ def main() -> None:
                 "torch": made.torch, "driver": made.gpu_driver,
                 "commit": made.commit or args.commit,
             }  # fmt: skip
-    counts = Counter(result.status for result in state.results)
+    if args.also is not None:
+        rows += earlier(args.also, {one["problem"] for one in rows})
+        rows.sort(key=lambda one: runs.by_name(one["problem"]))
+    counts = Counter(one["status"] for one in rows)
     body = {
         "suite": state.run.suite, "date": f"{state.run.created:%F}", "machines": machines,
-        "options": state.run.options, "problems": state.run.count, "left": state.left,
+        "options": state.run.options, "problems": state.run.count,
+        "left": state.run.count - len(rows), "earlier": sum("earlier" in one for one in rows),
         "statuses": dict(counts.most_common()), "rows": rows,
     }  # fmt: skip
     args.output.write_text(json.dumps(body, indent=1) + "\n")
-    print(f"{state.run.count} problems, {state.left} left: {dict(counts.most_common())}")
+    print(f"{state.run.count} problems, {body['left']} left: {dict(counts.most_common())}")
 
 
 if __name__ == "__main__":

@@ -20,6 +20,13 @@ def level1() -> str:
             for row in rows if row["status"] == status != "pass"
         )  # fmt: skip
         lines.append(f"| `{status}` | {count} | {told} |")
+    if found["left"]:
+        lines.append(f"| not reached | {found['left']} | |")
+    if found["earlier"]:
+        lines.append(
+            f"| of those that pass, by an earlier version only | {found['earlier']} | the results "
+            "name its commit |"
+        )
     passed = [row for row in rows if row["status"] == "pass"]
     largest = max(row["elements"] for row in passed)
     seconds = sorted(row["seconds"] for row in passed)

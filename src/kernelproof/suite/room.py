@@ -14,10 +14,11 @@ from typing import Any
 
 # Two contexts, code, and what a check holds in parts.
 _BASE_BYTES = 2e9
-# Judge and candidate hold copies of inputs and outputs, the oracle's are twice as large: four to
-# five times both at the most (worked out from the tensors that are alive at each step; beyond it
-# are a reference's own intermediates).
-_COPIES = 4.5
+# Judge and candidate hold copies of inputs and outputs, the oracle's are twice as large: for a
+# moment five times both (worked out from the tensors that are alive at each step; beyond it are a
+# reference's own intermediates), and most of the time, while inputs are drawn and outputs sent,
+# hardly any. Who runs out all the same is judged again.
+_COPIES = 3.5
 # The last two: where the machine's own memory ends, its kernel kills the candidate's process; and
 # what a candidate may hold is a share of what others have left.
 _SIGNS = (
