@@ -13,7 +13,9 @@ import pytest
 SRC = Path(__file__).resolve().parents[1] / "src" / "kernelproof"
 
 # Stage -> what else of kernelproof it may import. `types` and `errors` are open to all.
-OPEN = {"timeline", "types", "errors", "home", "importing", "seeding", "strides", "backward"}
+OPEN = {
+    "timeline", "types", "errors", "home", "importing", "seeding", "spare", "strides", "backward",
+}  # fmt: skip
 STAGES = {
     "problem": {"resize"},
     "candidate": set(),

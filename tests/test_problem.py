@@ -82,6 +82,31 @@ def test_a_plain_kernelbench_file_has_one_case(tmp_path: Path) -> None:
     assert loaded.inputs(loaded.problem.cases[0])[0].shape == (128, 16)
 
 
+def test_large_inputs_are_drawn_once(tmp_path: Path, monkeypatch) -> None:
+    path = tmp_path / "p.py"
+    path.write_text(PLAIN)
+    loaded = problem.load(path)
+    case, made = loaded.problem.cases[0], []
+    inputs = loaded.module.get_inputs
+    monkeypatch.setattr(loaded.module, "get_inputs", lambda: made.append(1) or inputs())
+    first = loaded.drawn(case, 5)
+    assert loaded.drawn(case, 5)[0] is not first[0] and len(made) == 2  # small ones are
+    monkeypatch.setattr(problem, "_KEPT_BYTES", 1000)
+    kept = loaded.drawn(case, 5)
+    again = loaded.drawn(case, 5)
+    assert again is not kept and again[0] is kept[0] and len(made) == 3
+    assert torch.equal(kept[0], first[0])
+    # Another seed, other inputs in between, and a write to them: drawn anew.
+    assert not torch.equal(loaded.drawn(case, 6)[0], kept[0])
+    loaded.drawn(case, 5)
+    loaded.inputs(case)
+    before = len(made)
+    fresh = loaded.drawn(case, 5)
+    assert len(made) == before + 1
+    fresh[0].zero_()
+    assert torch.equal(loaded.drawn(case, 5)[0], first[0])
+
+
 def test_init_inputs_may_be_arguments_and_keywords(tmp_path: Path) -> None:
     text = PLAIN.replace("return [width]", "return [[width], {'scale': 2.0}]")
     loaded = problem.load(write(tmp_path, text))
@@ -249,3 +274,13 @@ def test_an_operator_may_have_further_problems(tmp_path: Path) -> None:
     assert problem.load(alone).problem.name == "problem_alone"
     (tmp_path / "cpu.py").write_text("")
     assert candidate.find(str(alone), "cpu") == Path("cpu")
+
+
+def test_what_cannot_be_shrunk_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "p.py"
+    path.write_text(
+        PLAIN.replace("self.scale = scale", "self.scale = self.lin.weight.sum().item()")
+    )
+    with pytest.raises(ProblemError, match=r"cannot be shrunk: .* leave --shrink out"):
+        problem.load(path, shrink_to=100)
+    assert problem.load(path).problem.cases

@@ -23,6 +23,7 @@ from kernelproof.candidate import find as find_candidate
 from kernelproof.errors import CandidateError, UsageError
 from kernelproof.importing import uncollected
 from kernelproof.options import Options as Options
+from kernelproof.spare import spare_memory
 from kernelproof.subject import CandidateProcess, payload_of
 from kernelproof.timeline import span
 from kernelproof.types import (
@@ -145,6 +146,8 @@ def _judged(
             reference, subject, job.seeds[0], job.options, ahead, race.case if race else None
         )
         verdict = _check(reference, subject, job.seeds, job.device, job.options, progress)
+        # The memory that the oracle had is for the candidate and its rivals from now on.
+        spare_memory(job.device)
         verdict = subject.audited(verdict)
         verdict = verdict.model_copy(update={"notes": (*verdict.notes, *remarks)})
         with contextlib.suppress(CandidateError):

@@ -44,6 +44,8 @@ from kernelproof.types import Case, Problem
 _WEIGHTS_PER_INPUT = 64
 # Indices beyond this do not fit into 32 bits with a sign.
 _LARGE_ELEMENTS = 1 << 31
+# Inputs from so many bytes on are kept until others are drawn.
+_KEPT_BYTES = 256 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +56,10 @@ class Reference:
     module: ModuleType
     # Bytes of the inputs that have been made or asked for, by the sizes of their case.
     _sizes: dict[str, int] = dataclasses.field(default_factory=dict, repr=False, compare=False)
+    # What was drawn last, if it is large, with how often each tensor had been written to.
+    _last: dict[str, tuple[list[Any], list[int]]] = dataclasses.field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     def init_args(self, case: Case) -> tuple[list[Any], dict[str, Any]]:
         """Positional and keyword arguments of ``Model`` for ``case``."""
@@ -73,14 +79,24 @@ class Reference:
 
     def inputs(self, case: Case) -> list[Any]:
         """Fresh inputs for ``case``; the caller has seeded torch (see `drawn`)."""
+        # A problem may remember what it has made last.
+        self._last.clear()
         made = list(self.module.get_inputs(**case.sizes))
         self._sizes[repr(case.sizes)] = resize.tensor_bytes(made)
         return made
 
     def drawn(self, case: Case, seed: int) -> list[Any]:
-        """The inputs of ``case`` under ``seed``."""
+        """The inputs of ``case`` under ``seed``. Gigabytes take seconds to draw: large ones that
+        were drawn last are not drawn again, unless somebody has written to them since."""
+        key = repr((case.sizes, seed))
+        last = self._last.get(key)
+        if last is not None and last[1] == _versions(last[0]):
+            return list(last[0])
         seed_all(seed)
-        return self.inputs(case)
+        made = self.inputs(case)
+        if self._sizes[repr(case.sizes)] >= _KEPT_BYTES:
+            self._last[key] = made, _versions(made)
+        return list(made)
 
     def input_bytes(self, case: Case) -> int:
         """Bytes of the tensors of ``case``."""
@@ -97,6 +113,20 @@ class Reference:
                 # many ways; what is wrong otherwise fails again.
                 self.inputs(case)
         return self._sizes[repr(case.sizes)]
+
+    def held_bytes(self, case: Case) -> int:
+        """Bytes of the inputs and outputs of ``case``; where the reference does not run on the meta
+        device, the outputs count as much as the inputs."""
+        import torch
+
+        try:
+            with torch.device("meta"), torch.no_grad():
+                args, kwargs = self.init_args(case)
+                inputs = self.inputs(case)
+                made = [inputs, self.module.Model(*args, **kwargs).eval()(*inputs)]
+            return resize.tensor_bytes(made)
+        except Exception:
+            return 2 * self.input_bytes(case)
 
     def other_sizes(self) -> list[tuple[dict[str, Size], Reference]]:
         """This problem at other sizes at which it runs, where its sizes are module-level constants
@@ -272,9 +302,15 @@ def _shrunk(path: Path, module: ModuleType, sizes: dict[str, Size], limit: int) 
 
     def fits(trial: dict[str, Size]) -> bool:
         made = _import(path, sizes | trial)
-        with torch.device("meta"):
-            inputs = resize.tensor_bytes(made.get_inputs())
-            model = made.Model(*getattr(made, "get_init_inputs", list)())
+        try:
+            with torch.device("meta"):
+                inputs = resize.tensor_bytes(made.get_inputs())
+                model = made.Model(*getattr(made, "get_init_inputs", list)())
+        except Exception as error:
+            raise ProblemError(
+                f"{path} cannot be shrunk: on the meta device, where its sizes are tried, it ends "
+                f"with {type(error).__name__}: {error}; leave --shrink out"
+            ) from error
         weights = resize.tensor_bytes(list(model.state_dict().values()))
         return inputs <= limit and weights <= _WEIGHTS_PER_INPUT * limit
 
@@ -302,6 +338,14 @@ def _on_meta(path: Path, sizes: dict[str, Size]) -> tuple[Any, Any] | None:
             return inputs, made.Model(*make()).eval()(*inputs)
     except Exception:
         return None
+
+
+def _versions(inputs: list[Any]) -> list[int]:
+    """How often each tensor has been written to."""
+    from torch import Tensor
+    from torch.utils._pytree import tree_leaves
+
+    return [leaf._version for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor)]
 
 
 def _accepted(function: Callable[..., Any], sizes: dict[str, Any]) -> dict[str, Any]:

@@ -175,19 +175,23 @@ def test_reference_model_sees_conditioning_and_precisions() -> None:
 
 def test_the_oracle_moves_to_the_cpu_when_memory_ends() -> None:
     class Hungry(nn.Module):
-        def __init__(self) -> None:
+        def __init__(self, times: int = 2) -> None:
             super().__init__()
-            self.asked = 0
+            self.asked, self.times = 0, times
 
         def forward(self, x):
             self.asked += x.dtype == torch.float64
-            if self.asked == 1:
+            if self.asked and self.asked <= self.times:
                 raise torch.OutOfMemoryError("CUDA out of memory")
             return x.sum(-1)
 
+    x = torch.randn(4, 8)
+    # Once what was kept for later is given up, there may be enough of it.
+    model = ReferenceModel(Hungry, [1], {}, 0, "cpu:0")
+    assert torch.equal(model.truth([x], 0), x.double().sum(-1))
+    assert model.oracle == "cpu:0" and not model.notes
     # A second name of the CPU stands for the GPU.
     model = ReferenceModel(Hungry, [], {}, 0, "cpu:0")
-    x = torch.randn(4, 8)
     assert torch.equal(model.truth([x], 0), x.double().sum(-1))
     assert model.oracle == "cpu" and "does not fit" in model.notes[0]
     value = model.run([x], 0)[0]
@@ -277,25 +281,57 @@ def test_an_oracle_that_cannot_move_goes_back() -> None:
         model.truth([x], 0)
 
 
-def test_an_oracle_that_moves_while_precisions_are_measured(monkeypatch) -> None:
-    """Where the GPU's memory ends after the truth: what is compared is on one device in the end."""
-    from kernelproof.check import expected
-    from kernelproof.check.reference import ReferenceModel
+def test_no_precision_is_named_where_memory_ends_while_they_are_measured() -> None:
+    """The truth stays where it is: an oracle on the CPU may take minutes."""
 
-    model = ReferenceModel(torch.nn.Identity, [], {}, 1, "cpu")
-    x, places = torch.randn(4, 4), []
+    class Hungry(nn.Module):
+        full = False
 
-    def in_precision(inputs, seed, name):
-        model.oracle = "cpu"
-        return inputs[0].to(torch.float64)
+        def forward(self, x):
+            if self.full and x.dtype == torch.float64:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return x.sum(-1)
 
-    def on(leaf, device):
-        places.append(device)
-        return leaf
+    x = torch.randn(4, 8)
+    model = ReferenceModel(Hungry, [], {}, 0, "cpu:0")
+    value = model.run([x], 0)[0]
+    ((_, found),) = expect(model, [x], 0, value, 0, True)
+    assert set(found.levels) == {"fp32", "tf32", "bf16", "fp16"}
+    truth = model.truth([x], 0)
 
-    model.oracle = "cuda"
-    monkeypatch.setattr(model, "truth", lambda inputs, seed: inputs[0].to(torch.float64))
-    monkeypatch.setattr(model, "in_precision", in_precision)
-    monkeypatch.setattr(expected, "_on", on)
-    expected.expect(model, [x], 1, x, 0, True)
-    assert set(places) == {"cpu"}
+    def once_more(inputs, seed, operands=None, moves=True):
+        model.exact.full = True
+        return truth if moves else ReferenceModel.truth(model, inputs, seed, operands, moves)
+
+    model.truth = once_more  # type: ignore[method-assign]
+    ((_, found),) = expect(model, [x], 0, value, 0, True)
+    assert found.levels == {} and torch.equal(found.truth, truth)
+    assert model.oracle == "cpu:0" and "was not measured" in model.notes[0]
+
+
+def test_inputs_that_are_kept_on_the_gpu_give_the_same_oracles(monkeypatch) -> None:
+    """Also where the module writes to its inputs, and where some are integers or float64."""
+    from kernelproof.check import reference
+
+    class Writes(nn.Module):
+        def forward(self, x, index, y):
+            x.mul_(2.0)
+            index.add_(1)
+            return (x @ y.to(x.dtype))[index]
+
+    def drawn() -> list[torch.Tensor]:
+        torch.manual_seed(3)
+        return [torch.randn(8, 16), torch.arange(5), torch.randn(16, 4, dtype=torch.float64)]
+
+    model, x = ReferenceModel(Writes, [], {}, 0, "cpu:0"), drawn()
+    names = ("tf32", "bf16", "fp16")
+    want = [model.truth(x, 0), *(model.in_precision(x, 0, name) for name in names)]
+    monkeypatch.setattr(reference, "_LARGE_BYTES", 0)
+    monkeypatch.setattr(reference, "_room", lambda place: 1 << 40)
+    for _ in range(2):
+        found = [model.truth(x, 0), *(model.in_precision(x, 0, name) for name in names)]
+        assert all(torch.equal(a, b) for a, b in zip(found, want, strict=True))
+        assert model._moved[0] is x
+    assert all(torch.equal(a, b) for a, b in zip(x, drawn(), strict=True))
+    model.forget()
+    assert model._moved == (None, None)

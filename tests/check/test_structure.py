@@ -200,3 +200,15 @@ def test_an_honest_kernel_needs_no_more_seeds(reference) -> None:
     verdict = check(reference, Local(norm_of), Plan(seeds=(1, 2)))
     assert verdict.status == "pass" and len(verdict.runs) == 4
     assert [c.outcome for c in verdict.checks if c.name == "error structure"] == ["pass"]
+
+
+def test_a_large_output_is_thinned_evenly(monkeypatch) -> None:
+    """Rows stay whole, and a systematic error still shows."""
+    from kernelproof.check import pooling
+
+    x = torch.arange(40 * 60 * 7).reshape(40, 60, 7)
+    few = pooling.thinned(x, 2000)
+    assert few.numel() <= 2000 + 40 * 7 and few.shape[-1] == 7 and few.shape[0] == 40
+    assert pooling.thinned(x, 1 << 20) is x
+    assert pooling.thinned(torch.zeros(1000), 100).numel() == 100
+    assert pooling.thinned(torch.zeros(2, 1000), 100).numel() <= 102

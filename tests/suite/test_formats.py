@@ -3,7 +3,9 @@ problems are our own, written in those forms."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -11,9 +13,9 @@ import pytest
 from kernelproof.errors import ProblemError, UsageError
 from kernelproof.pipeline import Options, judge
 from kernelproof.suite import compat, exports, formats, rejudge
-from kernelproof.suite.formats import flashinfer, kernelbench, made, task_text
+from kernelproof.suite.formats import flashinfer, kernelbench, made, solution, task_text
 from kernelproof.suite.model import Item, Suite
-from kernelproof.types import Record, SuiteResult
+from kernelproof.types import Harness, Record, SuiteResult
 
 HERE = Path(__file__).parent / "formats"
 
@@ -131,8 +133,8 @@ def test_a_submission_for_what_is_not_installed(tmp_path: Path) -> None:
     suite = formats.load(HERE / "reference_kernels", candidates=tmp_path)
     record = judged(item(suite, "tiny/counts"))
     assert record.status == "unsupported" and "no_such_language" in record.verdict.message
-    assert compat.verdict(item(suite, "tiny/counts"), record) == compat.Compat(
-        None, "not run", (record.verdict.message,)
+    assert compat.verdict(item(suite, "tiny/counts"), record) == Harness(
+        accepted=None, word="not run", reasons=(record.verdict.message,)
     )
 
 
@@ -166,12 +168,15 @@ def generate_input(n):
 def test_solutions_of_a_dataset() -> None:
     suite = formats.load(HERE / "flashinfer")
     status = {i.name: judged(i) for i in suite.items if i.candidate is not None}
+    tvm = status["gather_d16/gather_bound_to_tvm"]
+    there = importlib.util.find_spec("tvm_ffi") is not None
     assert {n: r.status for n, r in status.items()} == {
-        "gather_d16/gather_bound_to_tvm": "unsupported", "gather_d16/gather_into": "pass",
+        "gather_d16/gather_bound_to_tvm": "pass" if there else "unsupported",
+        "gather_d16/gather_into": "pass",
         "row_norm_n64/norm_in_half": "wrong", "row_norm_n64/norm_into": "pass",
         "scaled_product_k32": "pass",
     }  # fmt: skip
-    assert "binding tvm-ffi" in status["gather_d16/gather_bound_to_tvm"].verdict.message
+    assert there or "pip install apache-tvm-ffi" in tvm.verdict.message, tvm.verdict.message
     # Two outputs, of which the reference names its own and the solution returns a tuple.
     assert len(status["scaled_product_k32"].verdict.runs[0].outputs) == 2
     wrong = item(suite, "row_norm_n64/norm_in_half")
@@ -182,6 +187,24 @@ def test_solutions_of_a_dataset() -> None:
         ProblemError, match="unsupported: op_type 'sampling': its answers are random"
     ):
         judged(drawn)
+
+
+def test_what_a_solution_needs_and_lacks_is_said(tmp_path: Path) -> None:
+    """Where a package or a binding is missing, it is `unsupported`, with the reason."""
+    definition = json.loads((HERE / "flashinfer/definitions/gather/gather_d16.json").read_text())
+    problem = item(formats.load(HERE / "flashinfer"), "gather_d16/gather_into").problem
+    given = HERE / "flashinfer/solutions/us/gather/gather_d16/gather_bound_to_tvm.json"
+    for change, words in (
+        ({"binding": "pybind13"}, "binding pybind13: .* bind to torch or tvm-ffi"),
+        ({"language": "tilelang", "entry_point": "kernel.cpp::gather"}, "written with tilelang"),
+        ({"language": "mojo"}, "language mojo"),
+    ):
+        one = json.loads(given.read_text())
+        one["spec"].update(change)
+        made_one = Item(problem, solution.candidate(one, definition), "gather")
+        record = judged(made_one)
+        assert record.status == "unsupported"
+        assert re.search(words, record.verdict.message), record.verdict.message
 
 
 def test_a_share_of_wrong_elements_is_what_their_tolerance_takes() -> None:

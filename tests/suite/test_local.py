@@ -87,6 +87,15 @@ def test_thirty_candidates_with_a_worker_and_the_driver_killed(tmp_path: Path) -
     assert record.status == "pass" and record.candidate.name == "right_00"
     # Nothing is left to do.
     assert runs.resume(run.id, store=store).results == state.results
+    # Nor where the suite lies elsewhere now: it goes by the content.
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    for name in ("problems", "candidates"):
+        (tmp_path / name).rename(moved / name)
+    with pytest.raises(UsageError, match="no suite"):
+        runs.resume(run.id, store=store)
+    places = moved / "problems", moved / "candidates"
+    assert runs.resume(run.id, *places, store=store).results == state.results
     _shown(run.id, store, tmp_path)
 
 
@@ -133,7 +142,7 @@ def test_a_run_that_cannot_be_says_why(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=words):
             problem()
     assert Suites(store).latest(5) == []
-    command = [*CLI, "run", "--resume", "ab", "--no-time", "--quick"]
+    command = [*CLI, "run", "--resume", "ab", "--no-time", "--quick", str(problems)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2 and "leave level, --no-time out" in done.stderr
 

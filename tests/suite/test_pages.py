@@ -7,8 +7,8 @@ from html.parser import HTMLParser
 from test_numbers import FOUR, result, run
 
 from kernelproof.report import suite_page, suites
-from kernelproof.suite import commands, numbers
-from kernelproof.types import SuiteState
+from kernelproof.suite import commands, numbers, runs
+from kernelproof.types import Harness, SuiteState
 
 
 def state(results, left: int = 0) -> SuiteState:
@@ -72,6 +72,43 @@ def test_a_result_in_one_line() -> None:
     one = FOUR[0].model_copy(update={"attempts": 3, "place": "gpu 1"})
     assert suites.line(one) == "twice: pass, 500 ms, eager/this 2.00x [1.90, 2.10] FASTER, " \
         "after 2 lost, on gpu 1"  # fmt: skip
+    bad = one.model_copy(update={"status": "wrong", "message": "x\n" + 200 * "y"})
+    assert suites.line(bad).endswith(", on gpu 1: x " + 98 * "y" + "...")
+
+
+def test_what_the_harness_would_say_is_shown_where_there_is_one() -> None:
+    said = Harness(accepted=False, word="incorrect", reasons=("it copies no weights",))
+    one = FOUR[0].model_copy(update={"harness": said})
+    text = suites.shown(state([one, *FOUR[1:]]))
+    assert "its harness" in text and "incorrect" in text
+    assert "its harness" not in suites.shown(state(FOUR))
+    found = Texts(suite_page.render(state([one, *FOUR[1:]])))
+    assert "incorrect" in found.cells and "its harness: it copies no weights" in found.cells
+
+
+def test_problems_without_a_candidate_are_told_together(capsys) -> None:
+    gone = [result(f"level1/{n}", status="missing", proof=False, attempts=0) for n in range(1, 31)]
+    text = suites.shown(state([FOUR[0], *gone]))
+    assert "30 problems without a candidate: level1/1, level1/2" in text and ", ..." in text
+    assert text.count("missing") == 1  # among the statuses
+    page = suite_page.render(state([FOUR[0], *gone]))
+    assert "30 problems without a candidate" in page and "level1/30" in page
+    cells = Texts(page).cells
+    assert "level1/30" not in cells and "twice" in cells and "its harness" not in cells
+    assert "answer" in cells and "answer" not in Texts(suite_page.render(state(FOUR[3:]))).cells
+    with commands.Shown() as shown:
+        for number, one in enumerate([*gone, FOUR[0]], 1):
+            shown.told(one, number, 31)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "30 problems without a candidate: missing" and len(lines) == 2
+    assert lines[1].startswith("[31/31] twice: pass")
+
+
+def test_numbers_in_names_are_in_order() -> None:
+    names = ["level1/9", "level1/10", "level1/10/1", "level2/1", "a", "level1/9/2"]
+    assert sorted(names, key=runs.by_name) == [
+        "a", "level1/9", "level1/9/2", "level1/10", "level1/10/1", "level2/1"
+    ]  # fmt: skip
 
 
 def test_two_runs_in_words() -> None:

@@ -69,3 +69,23 @@ def test_on_a_cpu_ratios_by_the_host_are_those_of_the_device() -> None:
 def test_without_a_verdict_there_are_no_times(status: str) -> None:
     found = results.of_record(ITEM, "d", record(status, False), ANSWER, 1, "")
     assert (found.status, found.time, found.ratios, found.proof) == (status, None, (), False)
+
+
+def test_compat_is_what_the_harness_would_say() -> None:
+    """A candidate whose values it takes may still fail there, and one that it takes may cheat."""
+    right, wrong = record("pass", True), record("wrong", False)
+    for whole, said, want in (
+        (
+            right,
+            {"accepted": False, "word": "incorrect", "reasons": ["it copies no weights"]},
+            False,
+        ),
+        (wrong, {"accepted": True, "word": "correct", "reasons": []}, True),
+        (right, {"accepted": None, "word": "luck", "reasons": []}, False),
+        (right, None, right.verdict.compat),
+    ):
+        found = results.of_record(ITEM, "d", whole, {**ANSWER, "harness": said}, 1, "")
+        assert found.compat is want and found.proof is whole.verdict.proof
+        assert (found.harness.word if found.harness else None) == (said["word"] if said else None)
+    again = SuiteResult.model_validate_json(found.model_dump_json())
+    assert again == found

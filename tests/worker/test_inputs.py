@@ -88,3 +88,24 @@ def test_reading_outside_gives_nan_or_the_largest_integer() -> None:
     assert around(x, -2, 2).isnan().all() and around(x, 24, 8).isnan().all()
     (i,) = Placed([torch.arange(4, dtype=torch.int32)], "cpu").given
     assert around(i, 4, 2).tolist() == [2**31 - 1] * 2
+
+
+def test_large_inputs_go_to_the_device_once(monkeypatch) -> None:
+    """Where a later copy is like one from here: not those with an offset, which a copy loses."""
+    from types import SimpleNamespace
+
+    from kernelproof.worker import inputs
+
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=1 << 20)
+    )
+    monkeypatch.setattr(inputs, "_LARGE_BYTES", 1000)
+    x = torch.randn(20, 30)
+    given = [x, [x.t()], x.flatten()[1:], 5]
+    # A second name of the CPU stands for the GPU.
+    near = inputs.nearer(given, "cpu:0", 3)
+    assert near[0] is not x and torch.equal(near[0], x) and near[1][0].stride() == (1, 30)
+    assert near[2] is given[2] and near[3] == 5
+    assert inputs.nearer(given, "cpu:0", 1) is given and inputs.nearer(given, "cpu", 3) is given
+    monkeypatch.setattr(inputs, "_SHARE", 1 << 20)
+    assert inputs.nearer(given, "cpu:0", 3) is given

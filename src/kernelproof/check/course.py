@@ -17,6 +17,7 @@ from kernelproof.check.plan import Plan, Subject
 from kernelproof.check.pooling import Pool
 from kernelproof.check.reference import ReferenceModel, flatten, to_device
 from kernelproof.errors import CandidateError, ProblemError
+from kernelproof.spare import spare_memory
 from kernelproof.types import Call, Case, Check, Progress, Run
 
 if TYPE_CHECKING:
@@ -155,6 +156,8 @@ class Course(Matrix):
         inputs = self._inputs(case, seed)
         model = self._prepared(case, self.plan.seeds[0])
         # The candidate goes first: while it runs, what it should answer is in no process's memory.
+        model.forget()
+        spare_memory(self.plan.device)
         try:
             self._construct(case)
             results = self.subject.call(inputs, seed, True, repeats)

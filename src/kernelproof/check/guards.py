@@ -112,17 +112,22 @@ class Guards:
 
     def _repeats(self, run: Run, results: Any, judge: Callable[[Any], Run]) -> Run:
         """Runs 1 and 2 had ordinary memory: they must be right too, and should be equal bitwise."""
-        plain = judge(results[1])
-        if plain.status != "pass":
+        one, two = flatten(results[1]["output"]), flatten(results[2]["output"])
+        # What has the bits of an output that passed need not be judged again: on gigabytes, and in
+        # float64, that takes longer than all else.
+        known = _same(flatten(results[0]["output"]), one)
+        plain = None if known else judge(results[1])
+        if plain is not None and plain.status != "pass":
             return self._guard(
                 run, "right without filled memory", False,
                 f"{plain.message} (only when new memory is not filled with NaN: "
                 "the result depends on memory that the kernel did not write)",
             )  # fmt: skip
+        same = _same(one, two)
         if self.device != "cpu":
             # A note: most kernels that people write launch on the default stream, which is right
             # for all who use no other.
-            aside = judge(results[2]).status == "pass"
+            aside = same or judge(results[2]).status == "pass"
             text = (
                 "launched on another stream than torch.cuda.current_stream(): wrong where the "
                 "caller uses streams, and in CUDA graphs"
@@ -134,8 +139,6 @@ class Guards:
             )
             if not aside:
                 return run
-        one, two = flatten(results[1]["output"]), flatten(results[2]["output"])
-        same = all(_bitwise(a, b) for (_, a), (_, b) in zip(one, two, strict=True))
         self.checks["repeatable"] = Check(
             name="repeatable",
             outcome="pass" if same else "note",
@@ -144,7 +147,14 @@ class Guards:
         return run
 
 
+def _same(one: list[tuple[str, Any]], two: list[tuple[str, Any]]) -> bool:
+    """Whether two outputs have the same leaves, bit by bit (NaN is NaN)."""
+    return [name for name, _ in one] == [name for name, _ in two] and all(
+        _bitwise(a, b) for (_, a), (_, b) in zip(one, two, strict=True)
+    )
+
+
 def _bitwise(a: Any, b: Any) -> bool:
     if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
-        return type(a) is type(b)
-    return identical(a, b)
+        return type(a) is type(b) and (a == b or a != a)
+    return a.shape == b.shape and a.dtype == b.dtype and identical(a, b)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
+from kernelproof import spare
 from kernelproof.check.accumulation import Serial
 from kernelproof.check.oracle import Float64Mode, Rounding, float64, lift, round_to
 from kernelproof.check.replay import Form, Replays
@@ -101,12 +102,35 @@ class ReferenceModel:
 
     def _copied(self, inputs: list[Any], place: str) -> Any:
         """A copy of ``inputs`` on ``place``. Large ones go to a GPU once, and are copied there."""
+        kept = self._kept(inputs, place)
+        return to_device(inputs if kept is None else kept, place)
+
+    def _kept(self, inputs: list[Any], place: str) -> Any:
+        """``inputs`` on the GPU ``place``, not to be changed; None where none are kept there."""
         size = _bytes(inputs)
         if place == "cpu" or size < _LARGE_BYTES or size > _room(place):
-            return to_device(inputs, place)
+            return None
         if self._moved[0] is not inputs:
             self._moved = inputs, to_device(inputs, place)
-        return to_device(self._moved[1], place)
+        return self._moved[1]
+
+    def forget(self) -> None:
+        """Give up the inputs that are kept on the GPU."""
+        self._moved = None, None
+
+    def _lifted(self, inputs: list[Any]) -> Any:
+        """A copy of ``inputs`` in float64 where the oracle runs."""
+        kept = self._kept(inputs, self._place)
+        if kept is None:
+            return lift(to_device(inputs, self._place))
+
+        return tree_map(self._own, kept)
+
+    def _own(self, leaf: Any) -> Any:
+        """A leaf that is kept, in float64 and not to be kept."""
+        lifted = lift(leaf)
+        same = lifted is leaf and isinstance(leaf, torch.Tensor)
+        return copy_like(leaf, self._place) if same else lifted
 
     def roughly(self, inputs: list[Any], seed: int) -> Any:
         """Output in the working precision, computed where the oracle runs by now: the same but for
@@ -130,17 +154,28 @@ class ReferenceModel:
             self.truth(inputs, seed)
 
     @span("oracle")
-    def truth(self, inputs: list[Any], seed: int, operands: Rounding | None = None) -> Any:
-        """Output in float64."""
+    def truth(
+        self, inputs: list[Any], seed: int, operands: Rounding | None = None, moves: bool = True
+    ) -> Any:
+        """Output in float64. ``moves``: on the CPU where the GPU's memory ends; else
+        torch.OutOfMemoryError is raised."""
+
+        return self._exactly(inputs, seed, self._lifted, operands, moves)
+
+    def _exactly(
+        self, inputs: list[Any], seed: int, given: Callable[[list[Any]], Any],
+        operands: Rounding | None, moves: bool,
+    ) -> Any:  # fmt: skip
+        """The oracle's output for what ``given`` makes of the inputs."""
 
         def run() -> Any:
-            given = lift(self._copied(inputs, self._place))
+            made = given(inputs)
             with float64(operands) as mode:
                 seed_all(seed)
-                return self.exact(*given), mode
+                return self.exact(*made), mode
 
         started = time.perf_counter()
-        output, mode = self._with_room(run)
+        output, mode = self._with_room(run, moves)
         for note in mode.notes:
             if note not in self.notes:
                 self.notes.append(note)
@@ -172,23 +207,28 @@ class ReferenceModel:
         self._place = place
         self.exact.to(place)
 
-    def _with_room(self, run: Callable[[], Any]) -> Any:
+    def _with_room(self, run: Callable[[], Any], moves: bool = True) -> Any:
         """What ``run`` returns, on the oracle's device; on the CPU from now on where the GPU's
-        memory ends."""
-        try:
-            found = run()
-            return found if self._place == self.oracle else tree_map(self._home, found)
-        except torch.OutOfMemoryError:
-            if self.oracle == "cpu":
-                raise
-        except RuntimeError:
-            if self._place == self.oracle:
-                raise
-            # A tensor that is no buffer stays where it was made.
-            self._move(self.oracle)
-            return run()
-        self._moved = None, None
-        torch.cuda.empty_cache()
+        memory ends, also once all that is kept in it for later has been given up, if it ``moves``.
+        """
+        for last in (False, True):
+            try:
+                found = run()
+                return found if self._place == self.oracle else tree_map(self._home, found)
+            except torch.OutOfMemoryError:
+                if self.oracle == "cpu" or (last and (spare.crowded or not moves)):
+                    raise
+            except RuntimeError:
+                if self._place == self.oracle:
+                    raise
+                # A tensor that is no buffer stays where it was made.
+                self._move(self.oracle)
+                return run()
+            # Only here: the error held the tensors that were there when it was raised.
+            self.forget()
+            torch.cuda.empty_cache()
+            if last:
+                break
         self.oracle = "cpu"
         self._move("cpu")
         self.notes.append("the oracle ran on the CPU: it does not fit into the GPU's memory")
@@ -257,19 +297,27 @@ class ReferenceModel:
 
     def in_precision(self, inputs: list[Any], seed: int, name: str) -> Any:
         """The oracle's output as an implementation in "tf32", "bf16" or "fp16" would have it: TF32
-        rounds the operands of matrix products, the others inputs and weights too."""
+        rounds the operands of matrix products, the others inputs and weights too. Raises
+        torch.OutOfMemoryError where the GPU's memory ends: the name of a precision is not worth
+        an oracle on the CPU."""
         rounding = round_to(name)
         if name == "tf32":
-            return self.truth(inputs, seed, rounding)
+            return self.truth(inputs, seed, rounding, moves=False)
 
         def low(leaf: Any) -> Any:
             if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
                 return rounding(leaf.to(torch.float64))
             return leaf
 
+        def lowered(inputs: list[Any]) -> Any:
+            kept = self._kept(inputs, self._place)
+            if kept is None:
+                return lift(tree_map(low, to_device(inputs, self._place)))
+            return tree_map(lambda leaf: low(leaf) if _floats(leaf) else self._own(leaf), kept)
+
         weights = {key: low(t) for key, t in self.model.state_dict().items()}
         with self._with_weights(weights):
-            return self.truth(tree_map(low, to_device(inputs, self._place)), seed, rounding)
+            return self._exactly(inputs, seed, lowered, rounding, moves=False)
 
     @contextlib.contextmanager
     def _with_weights(self, weights: Mapping[str, torch.Tensor]) -> Iterator[None]:
@@ -315,7 +363,12 @@ def state_of(model: Any) -> dict[str, torch.Tensor]:
 
 def identical(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether all elements are equal, NaN counting as equal to NaN."""
-    return bool(((a == b) | ((a != a) & (b != b))).all())
+    # The first needs no memory beside the tensors, and settles it where there is no NaN.
+    return torch.equal(a, b) or bool(((a == b) | ((a != a) & (b != b))).all())
+
+
+def _floats(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
 
 
 def _few(inputs: list[Any]) -> bool:

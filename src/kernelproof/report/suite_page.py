@@ -9,7 +9,8 @@ from typing import Any
 from kernelproof.report import page, suites, units
 from kernelproof.types import DeviceNumbers, SuiteResult, SuiteState
 
-_HEAD = ("item", "category", "status", "time", "eager / it", "answer", "on", "")
+_HEAD = ("item", "category", "status", "its harness", "time", "eager / it", "answer", "on", "")
+_TIMES = ("time", "eager / it", "answer")
 _WIDTH, _HEIGHT = 560, 240
 _LEFT, _RIGHT, _TOP, _FOOT = 44, 12, 10, 34
 _TICKS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
@@ -24,6 +25,9 @@ def render(state: SuiteState) -> str:
 def view(state: SuiteState) -> dict[str, Any]:
     """What suite.html shows."""
     run = state.run
+    timed = any(result.time is not None for result in state.results)
+    harness = any(result.harness is not None for result in state.results)
+    missing = [result.item for result in state.results if result.status == "missing"]
     return {
         "id": run.id,
         "name": units.one_line(run.suite),
@@ -35,8 +39,17 @@ def view(state: SuiteState) -> dict[str, Any]:
         "wins_head": suites.WINS_HEAD,
         "category_head": suites.CATEGORY_HEAD,
         "definitions": suites.DEFINITIONS if any(d.total.fast for d in state.devices) else (),
-        "head": _HEAD,
-        "rows": [_row(result) for result in state.results],
+        "head": [
+            name
+            for name in _HEAD
+            if (timed or name not in _TIMES) and (harness or name != "its harness")
+        ],
+        "timed": timed,
+        "harness": harness,
+        "rows": [_row(result) for result in state.results if result.status != "missing"],
+        # Those can be most: told together.
+        "missing": units.many(len(missing), "problem") if missing else "",
+        "missing_names": units.one_line(", ".join(missing)),
     }
 
 
@@ -62,11 +75,12 @@ def _row(result: SuiteResult) -> dict[str, Any]:
         "item": units.one_line(result.item),
         "category": units.one_line(result.category),
         "status": result.status,
+        "harness": suites.harness(result),
         "time": time,
         "ratio": ratio,
         "answer": answer,
         "place": units.one_line(result.place),
-        "message": "" if result.status == "pass" else units.plain(result.message),
+        "message": units.plain(suites.message(result)),
         "record": result.record_id,
     }
 

@@ -32,6 +32,10 @@ DEFINITIONS = (
 )
 
 
+_SOME = 12  # of many names
+_REASON = 100  # characters of a reason beside the progress
+
+
 def shown(state: SuiteState, items: bool = True) -> str:
     """A run: statuses, numbers by device, their definitions, and with ``items`` each result."""
     run = state.run
@@ -43,9 +47,28 @@ def shown(state: SuiteState, items: bool = True) -> str:
     if any(numbers.total.fast for numbers in state.devices):
         lines += ["", *(line for text in DEFINITIONS for line in units.wrapped(text, hanging=2))]
     if items and state.results:
-        rows = [["item", "status", "time", "beside eager", ""], *map(_row, state.results)]
-        lines += ["", *units.table(rows, "<<<<<", units.WIDTH, {4: 20, 0: 24})]
+        lines += _items(state.results)
     return "\n".join(lines)
+
+
+def _items(results: Sequence[SuiteResult]) -> list[str]:
+    """A table of all, but for problems without a candidate, which can be most."""
+    missing = [r.item for r in results if r.status == "missing"]
+    told = [r for r in results if r.status != "missing"]
+    lines: list[str] = []
+    if told:
+        rows = [["item", "status", "time", "beside eager", ""], *map(_row, told)]
+        align, widths = "<<<<<", {4: 20, 0: 24}
+        if any(result.harness for result in told):
+            for row, word in zip(rows, ["its harness", *map(harness, told)], strict=True):
+                row.insert(2, word)
+            align, widths = "<<<<<<", {5: 20, 0: 24}
+        lines += ["", *units.table(rows, align, units.WIDTH, widths)]
+    if missing:
+        some = ", ".join(missing[:_SOME]) + (", ..." if len(missing) > _SOME else "")
+        text = f"{units.many(len(missing), 'problem')} without a candidate: {some}"
+        lines += ["", *units.wrapped(units.one_line(text), hanging=2)]
+    return lines
 
 
 def title(run: SuiteRun) -> str:
@@ -66,7 +89,14 @@ def line(result: SuiteResult) -> str:
     parts += [f"eager/this {eager}"] if eager else []
     parts += [f"after {result.attempts - 1} lost"] if result.attempts > 1 else []
     parts += [f"on {result.place}"] if result.place else []
-    return ", ".join(parts)
+    told = ", ".join(parts)
+    why = units.one_line(result.message) if result.status != "pass" else ""
+    return f"{told}: {why[:_REASON]}{'...' if len(why) > _REASON else ''}" if why else told
+
+
+def harness(result: SuiteResult) -> str:
+    """What the suite's own harness would say, in its word; "" where there is none."""
+    return units.one_line(result.harness.word) if result.harness is not None else ""
 
 
 def beside(result: SuiteResult, baseline: str) -> str:
@@ -157,7 +187,18 @@ def _device(numbers: DeviceNumbers) -> Iterator[str]:
             yield from ["", *units.table([head, *rows], align, units.WIDTH, {0: 16})]
 
 
+def message(result: SuiteResult) -> str:
+    """Why it does not pass, and why the harness would say something else than the proof."""
+    told = "" if result.status == "pass" else result.message
+    if result.harness is None or result.harness.accepted is result.proof:
+        return told
+    reasons = "; ".join(result.harness.reasons)
+    if not reasons:
+        return told
+    return f"{told} (its harness: {reasons})" if told else f"its harness: {reasons}"
+
+
 def _row(result: SuiteResult) -> list[str]:
     time = units.seconds(result.time[0]) if result.time is not None else ""
-    message = "" if result.status == "pass" else units.one_line(result.message)
-    return [result.item, result.status, time, beside(result, "eager"), message]
+    told = units.one_line(message(result))
+    return [result.item, result.status, time, beside(result, "eager"), told]

@@ -58,6 +58,9 @@ JobsOpt = Annotated[
         "judged at a time on the CPU.",
     ),
 ]
+LanesOpt = Annotated[
+    int, typer.Option(min=1, help="Candidates judged at a time on each GPU; needs --no-time.")
+]
 ResumeOpt = Annotated[
     str | None, typer.Option(help="Go on with this run: its id, or how that begins.")
 ]
@@ -77,6 +80,7 @@ def run(
     address: AddressOpt = None,
     gpus: GpusOpt = None,
     jobs: JobsOpt = None,
+    lanes: LanesOpt = 1,
     resume: ResumeOpt = None,
     time: TimeOpt = True,
     limit: LimitOpt = 900.0,
@@ -95,10 +99,11 @@ def run(
     store: StoreOpt = None,
 ) -> None:
     """Judge every candidate of a suite. Each result is in the store as it comes; a run that ended
-    early, however it did, goes on with --resume RUN, which needs nothing else."""
+    early, however it did, goes on with --resume RUN, which needs nothing else, unless the suite
+    lies elsewhere now: --resume RUN SUITE CANDIDATES."""
     from kernelproof.suite import runs
 
-    means = runs.Means(_workers(workers), gpus, jobs, limit, address)
+    means = runs.Means(_workers(workers), gpus, jobs, limit, address, lanes)
     options = given(
         device=device, seeds=seeds, seed=seed, level=level_of(quick, thorough),
         baselines=baseline, rounds=rounds, seconds=seconds, max_bytes=max_bytes, shrink_to=shrink,
@@ -110,13 +115,13 @@ def run(
         }  # fmt: skip
         if resume is not None:
             told = {"--format": format, "--level": level, "--no-time": not time}
-            given_too = [suite, *options, *(name for name, value in told.items() if value)]
+            given_too = [*options, *(name for name, value in told.items() if value)]
             if other := [str(one) for one in given_too if one]:
                 raise UsageError(
                     f"--resume {resume} judges as the run was begun; leave {', '.join(other)} out, "
                     "or start another run"
                 )
-            state = runs.resume(resume, **how)
+            state = runs.resume(resume, suite, candidates, **how)
         elif suite is None:
             raise UsageError("which suite? kernelproof suite run SUITE CANDIDATES, or --resume RUN")
         else:
@@ -181,7 +186,7 @@ class Shown:
 
     def __enter__(self) -> Shown:
         self._bar: Any = None
-        self._judged = 0
+        self._judged = self._missing = 0
         self._started = time.monotonic()
         if sys.stderr.isatty():
             from rich.console import Console
@@ -196,6 +201,7 @@ class Shown:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._say_missing()
         if self._bar is not None:
             self._bar.stop()
 
@@ -208,13 +214,25 @@ class Shown:
         from kernelproof.report.suites import line
 
         self._judged += result.attempts > 0
+        # They come first and may be most: told together.
+        if result.status == "missing":
+            self._missing += 1
+        else:
+            self._say_missing()
         pace = rate(self._judged, time.monotonic() - self._started, count - done)
         if self._bar is not None:
             self._bar.update(self._task, completed=done, total=count, description=pace)
-            if result.status != "pass":
+            if result.status not in ("pass", "missing"):
                 self._say(line(result))
-        else:
-            self._say(f"[{done}/{count}] {line(result)}; {pace}")
+        elif result.status != "missing":
+            self._say(f"[{done}/{count}] {line(result)}" + (f"; {pace}" if pace else ""))
+
+    def _say_missing(self) -> None:
+        if self._missing:
+            from kernelproof.report.units import many
+
+            self._say(f"{many(self._missing, 'problem')} without a candidate: missing")
+        self._missing = 0
 
     def _say(self, text: str) -> None:
         if self._bar is not None:

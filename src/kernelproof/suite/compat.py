@@ -7,30 +7,19 @@ else that harness does: how it makes weights, what it casts, what it does not lo
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from typing import Any
 
 from kernelproof.suite.formats import flashinfer, gpumode, kernelbench, kernelbenchcom
 from kernelproof.suite.model import Item
-from kernelproof.types import Record, Run
+from kernelproof.types import Harness, Record, Run
 
 # Bytes of inputs with which a reference is tried for what a cast does to it.
 _SMALL = 65_536
 _NOTE = "compat, case "
 
 
-@dataclasses.dataclass(frozen=True)
-class Compat:
-    """``accepted``: None where it hangs on luck, or is not known. ``word``: how that harness calls
-    it. ``reasons``: why, in plain words; also what it does not see."""
-
-    accepted: bool | None
-    word: str
-    reasons: tuple[str, ...] = ()
-
-
-def verdict(item: Item, record: Record) -> Compat:
+def verdict(item: Item, record: Record) -> Harness:
     """The harness's verdict on the candidate of ``record``."""
     about = item.options.get("compat") or {}
     format = about.get("format", "")
@@ -43,7 +32,9 @@ def verdict(item: Item, record: Record) -> Compat:
     if format == kernelbenchcom.NAME:
         named = _forbidden(item, about.get("forbidden") or ())
         if named:
-            return Compat(False, "FAIL", (f"names {named}, which the problem forbids",))
+            return Harness(
+                accepted=False, word="FAIL", reasons=(f"names {named}, which the problem forbids",)
+            )
     return _by_values(record, declared, _WORDS.get(format, ("accepted", "refused")))
 
 
@@ -54,15 +45,19 @@ _WORDS = {
 }  # fmt: skip
 
 
-def _early(record: Record) -> Compat | None:
+def _early(record: Record) -> Harness | None:
     """Where the candidate did not get as far as values."""
     status, message = record.verdict.status, record.verdict.message.splitlines()[:1]
     if status == "unsupported":
-        return Compat(None, "not run", tuple(message))
+        return Harness(accepted=None, word="not run", reasons=tuple(message))
     if record.build.status != "pass":
-        return Compat(False, "not compiled", tuple(message))
+        return Harness(accepted=False, word="not compiled", reasons=tuple(message))
     if status in ("crash", "timeout") and not any(run.outputs for run in record.verdict.runs):
-        return Compat(False, "runtime error" if status == "crash" else "timeout", tuple(message))
+        return Harness(
+            accepted=False,
+            word="runtime error" if status == "crash" else "timeout",
+            reasons=tuple(message),
+        )
     return None
 
 
@@ -70,7 +65,7 @@ def _values_accepted(runs: list[Run]) -> bool:
     return bool(runs) and all(r.outputs and all(o.compat for o in r.outputs) for r in runs)
 
 
-def _by_values(record: Record, runs: list[Run], words: tuple[str, str]) -> Compat:
+def _by_values(record: Record, runs: list[Run], words: tuple[str, str]) -> Harness:
     accepted = _values_accepted(runs)
     said = [n.removeprefix(_NOTE) for n in record.verdict.notes if n.startswith(_NOTE)]
     word = words[0] if accepted else words[1]
@@ -78,33 +73,33 @@ def _by_values(record: Record, runs: list[Run], words: tuple[str, str]) -> Compa
     for text in said:
         status = text.partition(": ")[2].partition(":")[0]
         word = status if status.isupper() and "_" in status else word
-    return Compat(accepted, word, tuple(said[:3]))
+    return Harness(accepted=accepted, word=word, reasons=tuple(said[:3]))
 
 
-def _kernelbench(item: Item, record: Record, runs: list[Run]) -> Compat:
+def _kernelbench(item: Item, record: Record, runs: list[Run]) -> Harness:
     """src/kernelbench/eval.py at 423217d, at float32."""
     names = [output.name for run in runs for output in run.outputs]
     if any(name != "output" for name in names):
         text = "it compares one tensor, and the reference returns several or none"
-        return Compat(False, "runtime error", (text,))
+        return Harness(accepted=False, word="runtime error", reasons=(text,))
     refused = cast_refused(item, record)
     if refused:
-        return Compat(False, "runtime error", (refused,))
+        return Harness(accepted=False, word="runtime error", reasons=(refused,))
     if record.build.alike is False:
         text = (
             "it copies no weights: the candidate's constructor draws others than the reference's "
             "under the same seed (the proof has given them to it)"
         )
-        return Compat(False, "incorrect", (text,))
+        return Harness(accepted=False, word="incorrect", reasons=(text,))
     if dropped_out(item, record):
         text = (
             "the reference is in training mode and drops elements at random, also where the "
             "candidate does the same: whether both agree is luck (the proof is without dropout)"
         )
-        return Compat(None, "luck", (text,))
+        return Harness(accepted=None, word="luck", reasons=(text,))
     if _values_accepted(runs):
-        return Compat(True, "correct", _unseen(record))
-    return Compat(False, "incorrect", (_worst(runs),))
+        return Harness(accepted=True, word="correct", reasons=_unseen(record))
+    return Harness(accepted=False, word="incorrect", reasons=(_worst(runs),))
 
 
 def _unseen(record: Record) -> tuple[str, ...]:

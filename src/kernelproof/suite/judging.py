@@ -2,16 +2,18 @@
 
 It is started with the one GPU that it may see, keeps torch and CUDA loaded between items, and ends
 when its parent does. Frames are those of `worker.wire`, as JSON. Requests: "judge" an order,
-"build" one ahead without a GPU, and "device", which tells what it runs on.
+"weigh" one, "build" one ahead without a GPU, and "device", which tells what it runs on.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import json
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -20,11 +22,15 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kernelproof import openmp
 from kernelproof.errors import CandidateError, KernelproofError, UsageError
 from kernelproof.worker import wire
+from kernelproof.worker.client import start_server
+
+if TYPE_CHECKING:
+    from kernelproof.types import Record
 
 _BOOT = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[2]); "
@@ -35,14 +41,19 @@ _LOG_BYTES = 4000
 
 @dataclasses.dataclass(frozen=True)
 class Order:
-    """What is to be judged: paths on this machine, and options as JSON has them. ``arch``: the GPU
-    that a build is for, such as "9.0"; "" for none."""
+    """What is to be judged: paths on this machine, and options as JSON has them.
+
+    ``arch``: the GPU that a build is for, such as "9.0"; "" for none. ``held``: the run holds the
+    device's lease. ``crowded``: others of the run are judged on the same GPU meanwhile.
+    """
 
     problem: str
     candidate: str
     options: dict[str, Any]
     timed: bool
     arch: str = ""
+    held: bool = False
+    crowded: bool = False
 
 
 class Lost(Exception):
@@ -137,7 +148,10 @@ class Judge:
 
 
 def _how(code: int) -> str:
-    return f"was killed by signal {-code}" if code < 0 else f"ended with exit status {code}"
+    if code >= 0:
+        return f"ended with exit status {code}"
+    why = ", as where the machine's memory ends" if code == -signal.SIGKILL else ""
+    return f"was killed by signal {-code}{why}"
 
 
 def main(fd: int, how: Mapping[str, Any]) -> None:
@@ -150,6 +164,8 @@ def main(fd: int, how: Mapping[str, Any]) -> None:
     os.nice(int(how["nice"]))
     openmp.wait_passively()
     threading.Thread(target=_end_with, args=(sock,), daemon=True).start()
+    # Its import of torch runs beside this process's own.
+    start_server()
     with contextlib.suppress(wire.Closed):
         while True:
             request, _ = wire.receive(sock)
@@ -172,6 +188,9 @@ def _answer(sock: socket.socket, request: Mapping[str, Any]) -> dict[str, Any]:
         assert order is not None
         if request["do"] == "build":
             return {"answer": _built(order)}
+        if request["do"] == "weigh":
+            wire.send(sock, {"began": True})
+            return {"answer": _weighed(order)}
         return {"answer": _judged(sock, order)}
     except UsageError as error:
         return {"usage": str(error)}
@@ -200,22 +219,62 @@ def _name(device: str) -> str:
 
 
 def _judged(sock: socket.socket, order: Order) -> dict[str, Any]:
-    from kernelproof import candidate, lease, pipeline
+    from kernelproof import candidate, lease, pipeline, spare
 
     options = pipeline.Options(**_fields(order.options))
     device = pipeline.device_for(options.device, candidate.load(order.candidate))
+    spare.crowded = order.crowded
     with contextlib.ExitStack() as stack:
-        if order.timed or device != "cpu":
+        # Whatever it leaves behind is not to be missing to the next candidate.
+        stack.callback(_tidy, device)
+        if not order.held and (order.timed or device != "cpu"):
             stack.enter_context(lease.hold(lease.device_key(device)))
         wire.send(sock, {"began": True})
         started = time.perf_counter()
         record = pipeline.judge(
             order.problem, order.candidate, timed=order.timed, options=options
         )  # fmt: skip
+        taken = time.perf_counter() - started
     return {
         "record": record.model_dump_json(),
-        "seconds": time.perf_counter() - started,
+        "seconds": taken,
         "device": _name(device),
+        "harness": _harness(order, record),
+    }
+
+
+def _harness(order: Order, record: Record) -> dict[str, Any] | None:
+    """What the harness of the suite's format would say; None for a format without one. Here and not
+    in the driver, since it may run the reference."""
+    if not (order.options.get("compat") or {}).get("format"):
+        return None
+    from kernelproof.suite import compat
+    from kernelproof.suite.model import Item
+
+    item = Item(Path(order.problem), Path(order.candidate), "", options=order.options)
+    return compat.verdict(item, record).model_dump()
+
+
+def _tidy(device: str) -> None:
+    from kernelproof.spare import spare_memory
+
+    gc.collect()
+    spare_memory(device)
+
+
+def _weighed(order: Order) -> dict[str, Any]:
+    """Bytes of inputs and outputs of the largest case that would be judged; and of the GPU its name
+    for leases."""
+    from kernelproof import lease, pipeline, problem
+
+    options = pipeline.Options(**_fields(order.options))
+    reference = problem.load(order.problem, dict(options.sizes), options.shrink_to)
+    cases = [c for c in reference.problem.cases if not options.cases or c.name in options.cases]
+    most = options.max_bytes
+    fitting = [c for c in cases if most is None or reference.input_bytes(c) <= most]
+    return {
+        "bytes": max((reference.held_bytes(case) for case in fitting), default=0),
+        "lease": lease.device_key("cuda"),
     }
 
 

@@ -1,16 +1,19 @@
-"""Workers on this machine: one for each GPU, or some on the CPU."""
+"""Workers on this machine: one or, where nothing is timed, several for each GPU, or some on the
+CPU."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kernelproof.errors import UsageError
+from kernelproof.errors import KernelproofError, UsageError
 from kernelproof.suite.judging import Judge, Lost, Order, processors_of
 from kernelproof.suite.model import Item
+from kernelproof.suite.room import Room, needed, starved
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 # Beside GPUs, a share of the processors' number is how many candidates are compiled at a time; and
@@ -88,6 +91,43 @@ class Worker:
             judge.close()
 
 
+class Lane(Worker):
+    """One of several workers of a GPU, whose memory is ``room``."""
+
+    def __init__(self, name: str, rules: Rules, room: Room, **how: Any) -> None:
+        super().__init__(name, rules, **how)
+        self.room = room
+
+    def judge(self, item: Item) -> dict[str, Any]:
+        order = self.rules.order(item, str(item.problem), str(item.candidate))
+        order = dataclasses.replace(order, held=True)
+        weight = self.carry_out("weigh", order)
+        self.room.hold(weight["lease"])
+        need = needed(weight["bytes"])
+        if need < self.room.size:
+            with self.room.taken(need):
+                among = self._among(order)
+            if among is not None:
+                return among
+        with self.room.taken(self.room.size):
+            answer: dict[str, Any] = self.carry_out("judge", order)
+            return answer
+
+    def _among(self, order: Order) -> dict[str, Any] | None:
+        """The answer beside others; None where memory was missing."""
+        try:
+            answer: dict[str, Any] = self.carry_out(
+                "judge", dataclasses.replace(order, crowded=True)
+            )
+        except (KernelproofError, Lost) as error:
+            if not starved(str(error)):
+                raise
+            return None
+        verdict = json.loads(answer["record"])["verdict"]
+        told = (verdict["message"], verdict["detail"], *verdict["notes"])
+        return None if any(map(starved, told)) else answer
+
+
 @dataclasses.dataclass(frozen=True)
 class Gpu:
     """A GPU of this machine: what CUDA_VISIBLE_DEVICES calls it, and which it is ``of`` how many.
@@ -106,26 +146,31 @@ class Local:
         gpus: see `visible`; one worker each. Without any, candidates are judged on the CPU.
         jobs: beside GPUs, how many candidates are compiled at a time, else how many are judged.
             None for a number that fits the machine.
+        lanes: how many candidates are judged at a time on each GPU, where nothing is timed.
     """
 
     patience = 0.0
 
-    def __init__(self, rules: Rules, gpus: Sequence[Gpu], jobs: int | None = None) -> None:
+    def __init__(
+        self, rules: Rules, gpus: Sequence[Gpu], jobs: int | None = None, lanes: int = 1
+    ) -> None:
         cores = sorted(os.sched_getaffinity(0))
         self._rules = rules
         self._builders: list[Worker] = []
         self._idle: list[Worker] = []
         self._lock = threading.Lock()
+        self._rooms: list[Room] = []
+        _check_lanes(rules, gpus, lanes)
         # Builds for other GPUs than the first are made when they are judged.
         self._arch = _capability(gpus[0].name) if gpus else ""
         if gpus:
             share = min(_MOST_COMPILING, max(1, len(cores) // _COMPILE_SHARE))
             self.builders = share if jobs is None else jobs
             self._slots = [
-                Worker(f"gpu {gpu.name}", rules, environment={VISIBLE: gpu.name},
-                       processors=processors_of(gpu.number, gpu.of, cores))
+                worker
                 for gpu in gpus
-            ]  # fmt: skip
+                for worker in self._of(gpu, processors_of(gpu.number, gpu.of, cores), lanes)
+            ]
             return
         self.builders = 0
         usual = 1 if rules.timed else max(1, len(cores) // 2)
@@ -137,6 +182,18 @@ class Local:
                    processors=processors_of(n, count, cores))
             for n in range(count)
         ]  # fmt: skip
+
+    def _of(self, gpu: Gpu, cores: list[int], lanes: int) -> list[Worker]:
+        """The workers of one GPU, which has these processors."""
+        how = {VISIBLE: gpu.name}
+        if lanes == 1:
+            return [Worker(f"gpu {gpu.name}", self._rules, environment=how, processors=cores)]
+        room = Room(_memory(gpu.name))
+        self._rooms.append(room)
+        return [
+            Lane(f"gpu {gpu.name}, lane {n}", self._rules, room, environment=how, processors=cores)
+            for n in range(lanes)
+        ]
 
     def slots(self) -> Sequence[Worker]:
         new, self._slots = self._slots, []
@@ -154,6 +211,8 @@ class Local:
     def close(self) -> None:
         for builder in self._builders:
             builder.close()
+        for room in self._rooms:
+            room.close()
 
     def _builder(self) -> Worker:
         with self._lock:
@@ -164,21 +223,45 @@ class Local:
             return made
 
 
+def _check_lanes(rules: Rules, gpus: Sequence[Gpu], lanes: int) -> None:
+    if lanes < 1 or (lanes > 1 and (rules.timed or not gpus)):
+        why = "on a CPU it is --jobs that says how many" if not gpus else (
+            "a GPU on which candidates are timed has one at a time; give --no-time with it"
+        )  # fmt: skip
+        raise UsageError(f"--lanes {lanes}: {why}")
+
+
 def _capability(gpu: str) -> str:
     """Of a GPU that CUDA_VISIBLE_DEVICES takes by this name, such as "9.0"; "" where NVML does not
     tell, and then nothing is built ahead for it. Asked there, since CUDA would make a context."""
     try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        if gpu.isdigit():
-            handle = pynvml.nvmlDeviceGetHandleByIndex(int(gpu))
-        else:
-            handle = pynvml.nvmlDeviceGetHandleByUUID(gpu)
-        return ".".join(map(str, pynvml.nvmlDeviceGetCudaComputeCapability(handle)))
+        nvml, handle = _handle(gpu)
+        return ".".join(map(str, nvml.nvmlDeviceGetCudaComputeCapability(handle)))
     except Exception:
         # ImportError, or one of NVML's own.
         return ""
+
+
+def _memory(gpu: str) -> float:
+    """Bytes of memory of a GPU that CUDA_VISIBLE_DEVICES takes by this name. Raises UsageError
+    where NVML does not tell."""
+    try:
+        nvml, handle = _handle(gpu)
+        return float(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+    except Exception as error:
+        raise UsageError(
+            f"--lanes needs to know how much memory GPU {gpu} has, which NVML does not tell "
+            f"({error}); --lanes 1"
+        ) from error
+
+
+def _handle(gpu: str) -> tuple[Any, Any]:
+    import pynvml
+
+    pynvml.nvmlInit()
+    if gpu.isdigit():
+        return pynvml, pynvml.nvmlDeviceGetHandleByIndex(int(gpu))
+    return pynvml, pynvml.nvmlDeviceGetHandleByUUID(gpu)
 
 
 def visible(asked: str | None, device: str | None) -> list[Gpu]:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from kernelproof.suite import compat
 from kernelproof.suite.formats import flashinfer, kernelbench
 from kernelproof.suite.model import Item, Suite
-from kernelproof.types import Record, SuiteResult
+from kernelproof.types import Harness, Record, SuiteResult
 
 # What the proof says against a verdict: that a candidate which was accepted is not right, or that
 # one which was refused is.
@@ -41,17 +41,17 @@ def rejudged(
     """
     by_name = {result.item: result for result in results if result.record_id}
     return [
-        one(item, record_of(by_name[item.name].record_id))
+        one(item, record_of(by_name[item.name].record_id), by_name[item.name].harness)
         for item in suite.items
         if item.name in by_name
     ]
 
 
-def one(item: Item, record: Record) -> Rejudged:
-    """What became of the verdict on one item."""
+def one(item: Item, record: Record, harness: Harness | None = None) -> Rejudged:
+    """What became of the verdict on one item; ``harness``: of its result, where that has it."""
     said = _published(item)
     source: Literal["published", "compat"] = "published"
-    found = compat.verdict(item, record)
+    found = harness or compat.verdict(item, record)
     if said is None:
         said, source = (found.accepted, found.word), "compat"
     accepted, word = said

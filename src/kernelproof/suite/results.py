@@ -10,6 +10,7 @@ from kernelproof.report.text import main_clock, main_series, ratio_to
 from kernelproof.suite.model import Item
 from kernelproof.types import (
     Contestant,
+    Harness,
     ItemStatus,
     Means,
     Record,
@@ -35,6 +36,9 @@ def of_record(
         "seconds": answer["seconds"],
         "record_id": record.id,
     }
+    if answer.get("harness") is not None:
+        harness = Harness.model_validate(answer["harness"])
+        update |= {"harness": harness, "compat": harness.accepted is True}
     if timing is not None:
         clock, series = main_clock(timing), main_series(timing.candidate, timing)
         found = (ratio_to(timing, one.name, clock) for one in timing.baselines)

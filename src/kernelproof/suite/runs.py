@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import re
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -31,6 +32,7 @@ class Means:
 
     ``gpus``: numbers such as "0,1"; None for all. ``jobs``: see `local.Local`. ``limit``: seconds
     that the judgement of an item may take. ``address``: of a Ray cluster; None starts one here.
+    ``lanes``: how many items are judged at a time on each GPU, where nothing is timed.
     """
 
     workers: Workers = "local"
@@ -38,6 +40,7 @@ class Means:
     jobs: int | None = None
     limit: float = 900.0
     address: str | None = None
+    lanes: int = 1
 
 
 def unheard(result: SuiteResult, done: int, count: int) -> None:
@@ -85,16 +88,24 @@ def start(
 
 
 def resume(
-    run: str, *, means: Means | None = None, store: str | None = None, told: Told = unheard,
+    run: str, path: str | Path | None = None, candidates: str | Path | None = None, *,
+    means: Means | None = None, store: str | None = None, told: Told = unheard,
     began: Callable[[SuiteRun], None] = lambda run: None,
 ) -> SuiteState:  # fmt: skip
     """Judge what a run has no result of, or of other files than there are now, or that was lost.
+
+    Args:
+        path, candidates: where the suite is now, if not where it was; what is judged again goes by
+            the content.
 
     Raises:
         UsageError: no such run, or its suite is no longer there.
     """
     found = Suites(store).get(run)
-    suite = formats.load(found.path, found.format, found.level, found.candidates)
+    suite = formats.load(
+        path if path is not None else found.path, found.format, found.level,
+        candidates if candidates is not None else found.candidates,
+    )  # fmt: skip
     began(found)
     return _carry_on(found, suite, means or Means(), store, told)
 
@@ -143,7 +154,14 @@ def _digest(item: Item) -> str:
         return ""
 
 
+def by_name(name: str) -> list[tuple[int, str]]:
+    """A key by which "level1/9" comes before "level1/10"."""
+    parts = re.split(r"(\d+)", name)
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
+
+
 def _state(run: SuiteRun, found: list[SuiteResult]) -> SuiteState:
+    found = sorted(found, key=lambda result: by_name(result.item))
     return SuiteState(
         run=run, results=tuple(found), left=run.count - len(found),
         devices=numbers.by_device(run, found),
@@ -158,6 +176,8 @@ def _crew(run: SuiteRun, means: Means, set_up: bool = True) -> Any:
 
         if means.gpus is not None:
             raise UsageError(f"--gpus {means.gpus}: on a Ray cluster Ray gives workers their GPUs")
+        if means.lanes != 1:
+            raise UsageError(f"--lanes {means.lanes} is for workers of this machine")
         ray_engine.require()
         return ray_engine.Cluster(rules, means.address, means.jobs) if set_up else None
     if means.workers != "local":
@@ -168,4 +188,4 @@ def _crew(run: SuiteRun, means: Means, set_up: bool = True) -> Any:
     gpus = local.visible(means.gpus, device)
     if isinstance(device, str) and device.startswith("cuda") and not gpus:
         raise UsageError(f"device {device!r}: torch sees no CUDA GPU here")
-    return local.Local(rules, gpus, means.jobs)
+    return local.Local(rules, gpus, means.jobs, means.lanes)

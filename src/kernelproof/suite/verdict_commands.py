@@ -25,6 +25,7 @@ from kernelproof.suite.commands import (
     FormatOpt,
     GpusOpt,
     JobsOpt,
+    LanesOpt,
     LevelOpt,
     LimitOpt,
     RunArg,
@@ -54,6 +55,7 @@ def rejudge(
     workers: WorkersOpt = "local",
     gpus: GpusOpt = None,
     jobs: JobsOpt = None,
+    lanes: LanesOpt = 1,
     limit: LimitOpt = 900.0,
     device: DeviceOpt = None,
     seeds: SeedsOpt = 5,
@@ -82,7 +84,7 @@ def rejudge(
         with Shown() as shown:
             state = runs.start(
                 str(suite), candidates, format=format, level=level, timed=False, options=options,
-                means=runs.Means(_workers(workers), gpus, jobs, limit), store=store,
+                means=runs.Means(_workers(workers), gpus, jobs, limit, lanes=lanes), store=store,
                 told=shown.told, began=shown.began,
             )  # fmt: skip
     found = again.rejudged(_suite_of(state.run), state.results, _records(store))

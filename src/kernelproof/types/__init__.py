@@ -74,6 +74,7 @@ from kernelproof.types.session import (
 from kernelproof.types.suite import (
     DeviceNumbers,
     FastP,
+    Harness,
     ItemChange,
     ItemStatus,
     Means,
@@ -141,6 +142,7 @@ __all__ = [
     "Frozen",
     "GpuFacts",
     "GpuState",
+    "Harness",
     "Inspection",
     "InstructionMix",
     "ItemChange",

@@ -39,15 +39,26 @@ class Means(Frozen):
     candidate: float
 
 
+class Harness(Frozen):
+    """What the harness that a suite comes from would say of the same runs. ``accepted``: None where
+    it hangs on luck, or is not known. ``word``: how that harness calls it. ``reasons``: why, in
+    plain words; also what it does not see."""
+
+    accepted: bool | None
+    word: str
+    reasons: tuple[str, ...] = ()
+
+
 class SuiteResult(Frozen):
     """What came of one item.
 
     ``digest``: of all that was judged, see `suite.model.Item.digest`. ``device``: the GPU or CPU
     by name, with the threads of the latter; results of different devices are never ranked together.
-    ``proof``, ``compat``: the two verdicts. ``ratios``: to each baseline, by the main clock;
-    ``means``: name of a baseline -> means. ``time``: seconds per call by the main clock, median and
-    both ends of its interval. ``attempts``: processes that began it, 0 where there was
-    nothing to judge. ``place``: which worker. ``record_id``: "" where there is no record.
+    ``proof``, ``compat``: the two verdicts, the latter by ``harness`` where the suite's format has
+    one, else by the values. ``ratios``: to each baseline, by the main clock; ``means``: name of a
+    baseline -> means. ``time``: seconds per call by the main clock, median and both ends of its
+    interval. ``attempts``: processes that began it, 0 where there was nothing to judge. ``place``:
+    which worker. ``record_id``: "" where there is no record.
     """
 
     item: str
@@ -59,6 +70,7 @@ class SuiteResult(Frozen):
     message: str = ""
     proof: bool = False
     compat: bool = False
+    harness: Harness | None = None
     device: str = ""
     ratios: tuple[Ratio, ...] = ()
     means: dict[str, Means] = {}

@@ -36,9 +36,10 @@ from kernelproof import launching
 from kernelproof.errors import CandidateError, CompileError
 from kernelproof.importing import import_file
 from kernelproof.seeding import seed_all
+from kernelproof.spare import spare_memory
 from kernelproof.worker import packing, wire, wrapping
 from kernelproof.worker.constructing import constructed, factory_of
-from kernelproof.worker.inputs import Placed, leaves_of
+from kernelproof.worker.inputs import Placed, leaves_of, nearer
 from kernelproof.worker.profiling import profiled
 from kernelproof.worker.sampling import Sampler
 from kernelproof.worker.streams import call_on_side_stream
@@ -50,11 +51,11 @@ def serve(sock: socket.socket) -> None:
     host = Host()
     while True:
         try:
-            request, buffers = wire.receive(sock)
+            request, buffers = wire.receive(sock, trusting=True)
         except wire.Closed:
             return
         payload = packing.whole(buffers) if buffers else None
-        out: list[bytes | memoryview] = []
+        out: list[wire.Buffer] = []
         try:
             answer: Any = {"answer": wire.encode(host.handle(request, payload), out)}
         except Exception as error:
@@ -62,7 +63,10 @@ def serve(sock: socket.socket) -> None:
         except SystemExit as error:
             # A candidate that calls sys.exit has not answered; it must not end the worker quietly.
             answer, out = _described(error, request.get("path") or host.path), []
-        wire.send(sock, answer, out)
+        wire.send(sock, answer, out, waits=True)
+        out.clear()
+        if request["do"] == "call":
+            spare_memory(host.device)
 
 
 class Host:
@@ -159,6 +163,7 @@ class Host:
 
         runs = []
         inputs, seed = payload
+        inputs = nearer(inputs, self.device, int(request["repeats"]))
         for index in range(int(request["repeats"])):
             placed = Placed(inputs, self.device)
             seed_all(seed, self.device != "cpu")
@@ -187,6 +192,8 @@ class Host:
             )
             # Held until the next call, so that a reused buffer is seen and not merely freed memory.
             self.previous = leaves
+            # Not one set more than is needed: inputs may be a large part of a GPU's memory.
+            del placed
         return runs
 
     def _launches(self) -> Any:

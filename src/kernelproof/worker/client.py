@@ -312,7 +312,7 @@ def _signal_name(number: int) -> str:
         return "a real-time signal"
 
 
-def _sendable(payload: Any) -> list[bytes | memoryview]:
+def _sendable(payload: Any) -> list[wire.Buffer]:
     try:
         return packing.parts(payload)
     except (pickle.PicklingError, AttributeError, TypeError) as error:

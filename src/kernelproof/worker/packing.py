@@ -12,6 +12,8 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
+from kernelproof.worker.segments import Segment, of_memory
+
 # Storages of so many bytes go beside the pickle: gigabytes are not copied into it and out of it.
 _BESIDE = 1 << 20
 
@@ -22,14 +24,15 @@ def packed(value: Any) -> bytes:
     return _pickled(value, None)
 
 
-def parts(value: Any) -> list[bytes | memoryview]:
+def parts(value: Any) -> list[bytes | memoryview | Segment]:
     """The same in parts: a pickle, and the large storages that it leaves out, which `whole` puts
     together again. They are the tensors' own memory, not a copy."""
-    beside: list[bytes | memoryview] = []
-    return [_pickled(value, lambda part: beside.append(part.raw())), *beside]
+    beside: list[bytes | memoryview | Segment] = []
+    pickled = _pickled(value, lambda part: beside.append(of_memory(part.raw())))
+    return [pickled, *beside]
 
 
-def whole(received: list[bytearray]) -> Any:
+def whole(received: list[Any]) -> Any:
     """The value of `parts`, as they were received; tensors take their memory."""
     return pickle.loads(received[0], buffers=received[1:])
 
@@ -66,10 +69,10 @@ def _reduced(tensor: Any) -> Any:
     return unpacked, (data, tensor.dtype, *where)
 
 
-def unpacked(data: bytes | bytearray, dtype: Any, offset: int, shape: Any, stride: Any) -> Any:
+def unpacked(data: Any, dtype: Any, offset: int, shape: Any, stride: Any) -> Any:
     """The tensor, in memory of its own."""
     import torch
 
-    own = data if isinstance(data, bytearray) else bytearray(data)
+    own = bytearray(data) if isinstance(data, bytes) else data
     memory = torch.frombuffer(own, dtype=torch.uint8) if own else torch.empty(0)
     return torch.empty(0, dtype=dtype).set_(memory.untyped_storage(), offset, shape, stride)

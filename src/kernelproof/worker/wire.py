@@ -2,23 +2,31 @@
 
 A worker runs code that nobody trusts, so nothing that it sends is unpickled: values travel as JSON
 and tensor contents as bytes. The parent's own messages may carry pickles, which only the worker
-opens.
+opens. Large buffers go through shared memory; see `segments`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import os
 import socket
 import struct
 import time
 from collections.abc import Sequence
 from typing import Any
 
+from kernelproof.worker import segments
+from kernelproof.worker.segments import Segment
+
 _HEAD = struct.Struct("<QI")  # length of the JSON text, number of buffers
 _SIZE = struct.Struct("<Q")
 _MAX_JSON = 1 << 28
 _CHUNK = 1 << 20
+_BESIDE = 1 << 63  # of a size: the buffer is a segment, whose descriptor comes with one byte
+
+Buffer = bytes | memoryview | Segment
 
 
 class Closed(Exception):
@@ -34,20 +42,51 @@ def pair() -> tuple[socket.socket, socket.socket]:
     return both
 
 
-def send(sock: socket.socket, header: Any, buffers: Sequence[bytes | memoryview] = ()) -> None:
-    """Send one frame."""
+def send(
+    sock: socket.socket, header: Any, buffers: Sequence[Buffer] = (), waits: bool = False
+) -> None:
+    """Send one frame. ``waits``: the other side copies segments and says so, after which their
+    memory is used again; it must then receive without ``trusting``."""
     text = json.dumps(header).encode()
-    sizes = b"".join(_SIZE.pack(len(b)) for b in buffers)
+    sizes = b"".join(_SIZE.pack(len(b) | _flag(b)) for b in buffers)
     try:
         sock.sendall(_HEAD.pack(len(text), len(buffers)) + sizes + text)
-        for buffer in buffers:
-            sock.sendall(buffer)
+        with segments.File() as kept:
+            for buffer in buffers:
+                if not isinstance(buffer, Segment):
+                    sock.sendall(buffer)
+                elif waits:
+                    _send_segment(sock, buffer, kept)
+                    if not sock.recv(1):
+                        raise Closed
+                else:
+                    with segments.File() as own:
+                        _send_segment(sock, buffer, own)
     except (BrokenPipeError, ConnectionResetError) as error:
         raise Closed from error
 
 
-def receive(sock: socket.socket, timeout: float | None = None) -> tuple[Any, list[bytearray]]:
-    """Receive one frame. ``timeout`` in seconds covers the whole frame.
+def _flag(buffer: Buffer) -> int:
+    return _BESIDE if isinstance(buffer, Segment) else 0
+
+
+def _send_segment(sock: socket.socket, segment: Segment, file: segments.File) -> None:
+    """Where there is no such file to be had, the bytes follow the byte that has no descriptor."""
+    try:
+        segment.write(file)
+    except OSError:
+        sock.sendall(b"b")
+        sock.sendall(segment.bytes())
+        return
+    socket.send_fds(sock, [b"f"], [file.fd])
+
+
+def receive(
+    sock: socket.socket, timeout: float | None = None, trusting: bool = False
+) -> tuple[Any, list[Any]]:
+    """Receive one frame: its header, and a buffer for each that was sent; segments of one content
+    in a row are one buffer. ``timeout`` in seconds covers the whole frame. ``trusting``: the other
+    side writes to no segment afterwards.
 
     Raises:
         Closed: the other side has closed the connection.
@@ -60,7 +99,55 @@ def receive(sock: socket.socket, timeout: float | None = None) -> tuple[Any, lis
         raise ValueError("not a frame")
     sizes = [_SIZE.unpack(_exactly(sock, _SIZE.size, deadline))[0] for _ in range(count)]
     header = json.loads(bytes(_exactly(sock, length, deadline)))
-    return header, [_exactly(sock, size, deadline) for size in sizes]
+    found: list[Any] = []
+    last = None
+    for size in sizes:
+        found.append(_buffer(sock, size, deadline, trusting, last))
+        last = found[-1] if size & _BESIDE else last
+    return header, found
+
+
+def _buffer(
+    sock: socket.socket, size: int, deadline: float | None, trusting: bool, last: Any
+) -> Any:  # fmt: skip
+    """``last``: the segment that came before."""
+    if not size & _BESIDE:
+        return _exactly(sock, size, deadline)
+    size &= ~_BESIDE
+    sock.settimeout(_left(deadline))
+    try:
+        mark, found, _, _ = socket.recv_fds(sock, 1, 1)
+    except ConnectionResetError as error:
+        raise Closed from error
+    finally:
+        with contextlib.suppress(OSError):
+            sock.settimeout(None)
+    try:
+        if mark == b"b":
+            return _exactly(sock, size, deadline)
+        if not mark:
+            raise Closed
+        if not found:
+            raise ValueError("not a frame: a segment without its descriptor")
+        if trusting:
+            return segments.in_place(found[0], size)
+        return segments.copied(found[0], size, last)
+    finally:
+        for fd in found:
+            os.close(fd)
+        if not trusting:
+            with contextlib.suppress(OSError):
+                sock.sendall(b"c")
+
+
+def _left(deadline: float | None) -> float | None:
+    """Seconds until ``deadline``; raises TimeoutError past it."""
+    if deadline is None:
+        return None
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
 
 
 def _exactly(sock: socket.socket, size: int, deadline: float | None) -> bytearray:
@@ -68,13 +155,7 @@ def _exactly(sock: socket.socket, size: int, deadline: float | None) -> bytearra
     view = memoryview(data)
     got = 0
     while got < size:
-        if deadline is not None:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError
-            sock.settimeout(left)
-        else:
-            sock.settimeout(None)
+        sock.settimeout(_left(deadline))
         try:
             n = sock.recv_into(view[got : got + _CHUNK])
         except ConnectionResetError as error:
@@ -86,7 +167,7 @@ def _exactly(sock: socket.socket, size: int, deadline: float | None) -> bytearra
     return data
 
 
-def encode(value: Any, buffers: list[bytes | memoryview]) -> Any:
+def encode(value: Any, buffers: list[Buffer]) -> Any:
     """``value`` (a nest of tensors, numbers, text and None) as JSON; tensor bytes are appended to
     ``buffers``. What does not fit is named by its type, for the parent to judge."""
     import torch
@@ -107,7 +188,7 @@ def encode(value: Any, buffers: list[bytes | memoryview]) -> Any:
     return {"k": "other", "type": f"{type(value).__module__}.{type(value).__qualname__}"}
 
 
-def decode(data: Any, buffers: Sequence[bytearray]) -> Any:
+def decode(data: Any, buffers: Sequence[Any]) -> Any:
     """The value that `encode` described, tensors on the CPU. Raises ValueError on nonsense."""
     kind = data.get("k") if isinstance(data, dict) else None
     if kind == "tensor":
@@ -135,7 +216,7 @@ class Foreign:
         self.type_name = type_name
 
 
-def _encode_tensor(value: Any, buffers: list[bytes | memoryview]) -> Any:
+def _encode_tensor(value: Any, buffers: list[Buffer]) -> Any:
     import torch
 
     described = {
@@ -150,14 +231,19 @@ def _encode_tensor(value: Any, buffers: list[bytes | memoryview]) -> Any:
         return described
     # By torch's own function: a tensor may carry an attribute `detach` that computes first.
     plain = torch.Tensor.detach(value)
+    described["buffer"] = len(buffers)
+    if plain.numel() * plain.element_size() >= segments.LARGE_BYTES:
+        flat = plain.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+        # From a GPU straight into the segment.
+        buffers.append(Segment(flat.numel(), lambda target: target.copy_(flat)))
+        return described
     flat = plain.cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
     raw = flat.view(torch.uint8).numpy() if flat.numel() else None
-    described["buffer"] = len(buffers)
     buffers.append(memoryview(raw) if raw is not None else b"")  # type: ignore[arg-type]
     return described
 
 
-def _decode_tensor(data: Any, buffers: Sequence[bytearray]) -> Any:
+def _decode_tensor(data: Any, buffers: Sequence[Any]) -> Any:
     import torch
 
     shape = [int(n) for n in data["shape"]]

@@ -183,7 +183,8 @@ def _largest(inputs: Any) -> float:
     tensors = [t for t in tree_leaves(inputs) if isinstance(t, torch.Tensor) and t.numel()]
     # Eight bits have no maximum in torch.
     wide = [t.float() if t.dtype.itemsize == 1 else t for t in tensors if t.is_floating_point()]
-    sizes = [float(t.abs().max()) for t in wide]
+    # Not of `abs`, which would be another copy of gigabytes.
+    sizes = [max(-float(low), float(high)) for low, high in map(torch.aminmax, wide)]
     return max((size for size in sizes if size < float("inf")), default=0.0)
 
 

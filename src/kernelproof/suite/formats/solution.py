@@ -13,6 +13,8 @@ from kernelproof.build.cache import content_key
 from kernelproof.errors import UsageError
 from kernelproof.suite.formats import made
 
+# What C++ and CUDA bind to.
+_BINDINGS = ("torch", "tvm-ffi")
 _COMPILED = ("cpp", "cuda", "cuda_cpp", "cutlass", "cudnn", "cublas")
 # Languages in Python -> the package that they need beside torch.
 _PACKAGES = {
@@ -100,6 +102,31 @@ with locked(build_root() / ({key!r} + ".lock")):
     )
 ENTRY = getattr(_built, {function!r})
 """
+_TVM_ENTRY = """import os
+import shutil
+
+import tvm_ffi.cpp
+
+from kernelproof.build.cache import build_root, locked
+
+if torch.cuda.is_available():
+    # Asked by itself, it takes the first GPU that nvidia-smi lists.
+    _at = torch.cuda.get_device_capability()
+    os.environ["TVM_FFI_CUDA_ARCH_LIST"] = f"{{_at[0]}}.{{_at[1]}}{{'a' if _at[0] >= 9 else ''}}"
+_root = Path(shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc").resolve().parents[1]
+_places = [p for p in (_root / "targets/x86_64-linux/lib", _root / "lib64", _root / "lib")
+           if (p / "libcudart.so").exists()]
+_link = [*(f"-L{{p}}" for p in _places[:1]), "-lcuda", "-lcublas"] if {links} else []
+_folder = build_root() / {key!r}
+with locked(build_root() / ({key!r} + ".lock")):
+    _folder.mkdir(parents=True, exist_ok=True)
+    _built = tvm_ffi.cpp.load(
+        {key!r}, cpp_files=[str(HERE / name) for name in {cpp}],
+        cuda_files=[str(HERE / name) for name in {cuda}], extra_ldflags=_link,
+        extra_include_paths=[str(HERE)], build_directory=str(_folder), {flags}
+    )
+ENTRY = _built.get_function({function!r})
+"""
 _UNSUPPORTED = """from kernelproof.errors import UnsupportedError
 
 """
@@ -150,31 +177,40 @@ def candidate(one: Mapping[str, Any], definition: Mapping[str, Any]) -> Path:
     text = _CANDIDATE.format(
         name=name, definition=one["definition"], shapes=shapes(definition["axes"]),
         mark="import triton\n" if "triton" in languages else "",
-        guard=_guard(languages, binding, compiled),
+        guard=_guard(languages, binding, compiled, files),
         inputs=made.literal(_specs(definition["inputs"])),
         outputs=made.literal(_specs(definition["outputs"])),
-        entry=_built(spec, files, function) if compiled else _imported(entry, function),
+        entry=_built(spec, files, function, binding) if compiled else _imported(entry, function),
         forward=_WRITES if writes else _RETURNS,
     )  # fmt: skip
     return made.folder("flashinfer", name, {"candidate.py": text, **files})
 
 
-def _guard(languages: list[str], binding: str, compiled: bool) -> str:
+def _guard(
+    languages: list[str], binding: str, compiled: bool, files: Mapping[str, str]
+) -> str:  # fmt: skip
     """Lines that say what is missing here."""
-    if compiled and binding != "torch":
-        why = f"binding {binding}: solutions in C++ and CUDA are built where they bind to torch"
+    if compiled and binding not in _BINDINGS:
+        why = f"binding {binding}: solutions in C++ and CUDA bind to {' or '.join(_BINDINGS)}"
         return f"{_UNSUPPORTED}raise UnsupportedError({why!r})\n"
     unknown = [x for x in languages if x not in _COMPILED and x not in _PACKAGES]
     if unknown:
         return f"{_UNSUPPORTED}raise UnsupportedError({f'language {unknown[0]}'!r})\n"
     lines = ""
+    if compiled and binding == "tvm-ffi":
+        why = "the solution binds to tvm-ffi, which is missing here: pip install apache-tvm-ffi"
+        lines += (
+            "if importlib.util.find_spec('tvm_ffi') is None:\n"
+            f"    raise UnsupportedError({why!r})\n"
+        )
     for package in sorted({_PACKAGES.get(x, "") for x in languages} - {""}):
         why = f"the solution is written with {package}, which is not installed here"
         lines += (
-            f"if importlib.util.find_spec({package.partition('.')[0]!r}) is None:\n"
-            f"    raise UnsupportedError({why!r})\n"
+            f"try:\n    _there = importlib.util.find_spec({package!r})\n"
+            "except ModuleNotFoundError:\n    _there = None\n"
+            f"if _there is None:\n    raise UnsupportedError({why!r})\n"
         )
-    if compiled and any(x != "cpp" for x in languages):
+    if compiled and any(x != "cpp" for x in languages) and _for_cuda(files):
         why = "the solution compiles CUDA sources, and torch sees no GPU here"
         lines += f"if not torch.cuda.is_available():\n    raise UnsupportedError({why!r})\n"
     return f"{_UNSUPPORTED}{lines}" if lines else ""
@@ -208,8 +244,14 @@ def _imported(entry: str, function: str) -> str:
     return _PYTHON_ENTRY.format(file=entry, function=function)
 
 
-def _built(spec: Mapping[str, Any], files: Mapping[str, str], function: str) -> str:
-    sources = [f for f in files if f.endswith((".cpp", ".cc", ".cu", ".c"))]
+def _for_cuda(files: Mapping[str, str]) -> bool:
+    return any(f.endswith(".cu") for f in files)
+
+
+def _built(
+    spec: Mapping[str, Any], files: Mapping[str, str], function: str, binding: str
+) -> str:  # fmt: skip
+    sources = [f for f in files if f.endswith((".cpp", ".cc", ".cxx", ".cu", ".c"))]
     options = spec.get("compile_options") or {}
     flags = ", ".join(
         f"{argument}={list(options[key])!r}"
@@ -218,9 +260,16 @@ def _built(spec: Mapping[str, Any], files: Mapping[str, str], function: str) -> 
         if options.get(key)
     )  # fmt: skip
     key = "solution_" + content_key(sorted(files.items()), flags)
-    cuda = any(f.endswith(".cu") for f in files)
+    if binding == "tvm-ffi":
+        hardware = [str(x).lower() for x in spec.get("target_hardware") or ()]
+        return _TVM_ENTRY.format(
+            cpp=made.literal([f for f in sources if not f.endswith(".cu")]),
+            cuda=made.literal([f for f in sources if f.endswith(".cu")]),
+            links=_for_cuda(files) or "cuda" in hardware, key=key, function=function, flags=flags,
+        )  # fmt: skip
     return _BUILT_ENTRY.format(
-        sources_name="cuda_sources" if cuda else "cpp_sources", files=made.literal(sources),
+        sources_name="cuda_sources" if _for_cuda(files) else "cpp_sources",
+        files=made.literal(sources),
         key=key, function=function, flags=flags,
     )  # fmt: skip
 

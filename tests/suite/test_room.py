@@ -1,0 +1,166 @@
+"""Several items on one GPU: those that fit run together, and memory that ran out beside others is
+no verdict."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelproof.errors import UsageError
+from kernelproof.suite import local
+from kernelproof.suite.judging import Judge, Lost, Order
+from kernelproof.suite.model import Item
+from kernelproof.suite.room import Room, needed, starved
+
+
+def test_items_share_what_there_is_in_order() -> None:
+    room, order, inside = Room(10.0), [], []
+    first_in, go_on = threading.Event(), threading.Event()
+
+    def take(name: str, size: float) -> None:
+        with room.taken(size):
+            inside.append((name, room._free))
+            if name == "a":
+                first_in.set()
+                go_on.wait(10)
+        order.append(name)
+
+    threads = [threading.Thread(target=take, args=("a", 6.0))]
+    threads[0].start()
+    first_in.wait(10)
+    # The large one waits, and the small one behind it does not pass it.
+    for name, size in (("large", 99.0), ("small", 1.0)):
+        threads.append(threading.Thread(target=take, args=(name, size)))
+        threads[-1].start()
+        while len(room._queue) < len(threads) - 1:
+            time.sleep(0.001)
+    assert inside == [("a", 4.0)]
+    go_on.set()
+    for thread in threads:
+        thread.join(10)
+    assert inside == [("a", 4.0), ("large", 0.0), ("small", 9.0)] and order[0] == "a"
+    with room.taken(4.0), room.taken(6.0):
+        assert room._free == 0
+
+
+class Lane(local.Lane):
+    """Answers from a list in place of a process."""
+
+    def __init__(self, room: Room, answers: list[Any], weight: int) -> None:
+        super().__init__("gpu 0, lane 0", local.Rules(False, {}, 60.0), room)
+        self.answers, self.weight, self.orders = answers, weight, []
+
+    def carry_out(self, do: str, order: Order | None) -> Any:
+        if do == "weigh":
+            return {"bytes": self.weight, "lease": "test"}
+        self.orders.append(order)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def answer(message: str = "", status: str = "pass") -> dict[str, Any]:
+    verdict = {"status": status, "message": message, "detail": "", "notes": []}
+    return {"record": json.dumps({"verdict": verdict})}
+
+
+def test_what_ran_out_of_memory_beside_others_is_judged_alone(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("KERNELPROOF_HOME", str(tmp_path))
+    item = Item(Path("p.py"), Path("c.py"), "p")
+    full = "CUDA out of memory. Tried to allocate 6.00 GiB"
+    right, wrong = answer(), answer("output is 1", "wrong")
+    for answers, weight, orders, want in (
+        ([right], 10, [True], right),
+        ([wrong], 10, [True], wrong),
+        ([answer(full, "crash"), right], 10, [True, False], right),
+        ([UsageError(f"the reference of p fails: OutOfMemoryError: {full}"), right], 10,
+         [True, False], right),
+        # Alone it counts, and what is as large as the GPU is alone from the beginning.
+        ([answer(full, "crash"), answer(full, "crash")], 10, [True, False], answer(full, "crash")),
+        ([answer(full, "crash")], 1 << 40, [False], answer(full, "crash")),
+    ):  # fmt: skip
+        lane = Lane(Room(1e10), list(answers), weight)
+        assert lane.judge(item) == want
+        assert [order.crowded for order in lane.orders] == orders
+        # The run has the lease: who asked for it again would wait for ever.
+        assert all(order.held for order in lane.orders)
+        assert lane.room._free == 1e10
+        lane.room.close()
+    lane = Lane(Room(1e10), [UsageError("no class `Model`")], 10)
+    with pytest.raises(UsageError, match="no class"):
+        lane.judge(item)
+    gone = "its process was killed by signal 9, as where the machine's memory ends"
+    lane = Lane(Room(1e10), [Lost(gone), right], 10)
+    assert lane.judge(item) is right
+    lane.room.close()
+    assert starved(full) and not starved("output is 1")
+    assert needed(0) > 1e9 and needed(1 << 30) > 3 << 30
+
+
+def test_a_problem_is_weighed(tmp_path) -> None:
+    from kernelproof import problem
+
+    path = tmp_path / "wide.py"
+    path.write_text(
+        "import torch\nclass Model(torch.nn.Module):\n"
+        "    def forward(self, x):\n        return torch.cat([x, x]), x.sum()\n"
+        "def get_inputs():\n    return [torch.rand(1 << 20, 1 << 10)]\n"
+    )
+    loaded = problem.load(path)
+    assert loaded.held_bytes(loaded.problem.cases[0]) == 4 * (3 * (1 << 30) + 1)
+    # What cannot run without its values counts twice.
+    path.write_text(
+        "import torch\nclass Model(torch.nn.Module):\n"
+        "    def forward(self, x):\n        return x[: int(x.sum().item())]\n"
+        "def get_inputs():\n    return [torch.ones(10)]\n"
+    )
+    loaded = problem.load(path)
+    assert loaded.held_bytes(loaded.problem.cases[0]) == 80
+
+
+def test_lanes_need_a_gpu_and_no_clock() -> None:
+    gpu = local.Gpu("0", 0, 1)
+    for timed, gpus, words in ((True, [gpu], "--no-time"), (False, [], "--jobs")):
+        with pytest.raises(UsageError, match=words):
+            local.Local(local.Rules(timed, {}, 60.0), gpus, lanes=2)
+    with pytest.raises(UsageError, match="NVML does not tell"):
+        local.Local(local.Rules(False, {}, 60.0), [local.Gpu("none", 0, 1)], lanes=2)
+
+
+def test_judges_that_share_a_gpu_have_room_of_their_own(monkeypatch) -> None:
+    monkeypatch.setattr(local, "_memory", lambda name: 1e11)
+    crew = local.Local(
+        local.Rules(False, {}, 60.0), [local.Gpu("0", 0, 2), local.Gpu("1", 1, 2)], lanes=3
+    )
+    slots = list(crew.slots())
+    assert [s.name for s in slots][:4] == ["gpu 0, lane 0", "gpu 0, lane 1", "gpu 0, lane 2",
+                                           "gpu 1, lane 0"]  # fmt: skip
+    rooms = [s.room for s in slots if isinstance(s, local.Lane)]
+    assert rooms[0] is rooms[2] and rooms[0] is not rooms[3]
+    crew.close()
+
+
+def test_an_order_whose_device_the_run_holds_does_not_wait_for_it(tmp_path, monkeypatch) -> None:
+    import thirty
+
+    from kernelproof import lease
+
+    monkeypatch.setenv("KERNELPROOF_HOME", str(tmp_path / "home"))
+    problems, candidates = thirty.write(tmp_path)
+    order = Order(
+        str(problems / "twice.py"), str(candidates / "twice" / "right_00.py"),
+        {"device": "cpu", "level": "quick", "rounds": 2, "seconds": 0.1, "baselines": []}, True,
+        held=True,
+    )  # fmt: skip
+    judge = Judge()
+    try:
+        with lease.hold(lease.device_key("cpu")):
+            assert '"pass"' in judge.ask("judge", order, 60.0)["record"]
+    finally:
+        judge.close()
