@@ -10,18 +10,19 @@
 template <class C>
 __device__ __forceinline__ int unsafe_columns(u32 slot, int lane, int row0, float head) {
   typedef typename C::Gate Gate;
-  constexpr bool GATED = C::VALUE && !C::KEY, HEADED = C::HEAD && !C::KEY;
-  constexpr float LIMIT = GATED && HEADED ? 3.6f : SAFE;  // of each of two factors
+  constexpr bool GATED = C::VALUE, HEADED = C::HEAD && !C::KEY;
+  constexpr float LIMIT = GATED && (HEADED || C::KEY) ? SAFE_OF_TWO : SAFE;
   constexpr int UNITS = C::COLUMNS / 8, V_LOADS = C::ENDS ? 0 : 16 / C::PARTS * UNITS / 32;
-  constexpr int GATE_UNITS = C::GATE_ROW / 16, GATE_LOADS = GATED ? 16 * GATE_UNITS / 32 : 0;
+  constexpr int GATE_UNITS = C::GATE_ROW / 16, GATE_LOADS = GATED ? 16 / C::PARTS * GATE_UNITS / 32 : 0;
   const u32 values = slot + C::VALUES + row0 * C::VALUE_ROW;
+  const u32 gates = slot + C::GATE_TILE + row0 * C::GATE_ROW;
   auto finite = [&](int i) {
     const uint4 x = load128(values + (i * 32 + lane) * 16);
     const u32 sum = watch_finite(watch_finite(watch_finite(watch_finite(0, x.x), x.y), x.z), x.w);
     return low(sum) == 0.0f && high(sum) == 0.0f;
   };
   auto top_of_gates = [&](int i) {
-    const uint4 x = load128(slot + C::GATE_TILE + (i * 32 + lane) * 16);
+    const uint4 x = load128(gates + (i * 32 + lane) * 16);
     float top = 0.0f;
     if (C::GATE == 4) {
       top = larger(larger(top, as_gate(__uint_as_float(x.x), Gate())), as_gate(__uint_as_float(x.y), Gate()));
@@ -44,7 +45,7 @@ __device__ __forceinline__ int unsafe_columns(u32 slot, int lane, int row0, floa
   int unsafe = HEADED && !(fabsf(head) <= LIMIT) ? lane : ALL_SAFE;
 #pragma unroll 1
   for (int i = 0; i < GATE_LOADS; ++i)
-    if (!(top_of_gates(i) <= LIMIT)) unsafe = min(unsafe, (i * 32 + lane) / GATE_UNITS);
+    if (!(top_of_gates(i) <= LIMIT)) unsafe = min(unsafe, row0 + (i * 32 + lane) / GATE_UNITS);
 #pragma unroll 1
   for (int i = 0; i < V_LOADS; ++i)
     if (!finite(i)) unsafe = min(unsafe, row0 + (i * 32 + lane) / UNITS);
@@ -78,7 +79,7 @@ __device__ __forceinline__ void prepare(const Arguments& p, const Layout& s, con
           w.h * s.gate_k[2] + part * 64,
       gk_row, lane);
   const char* gv = lane_start<C::GATE_ROW / 16>(
-      static_cast<const Gate*>(p.gate_v) + batch * s.gate_v[0] + start * s.gate_v[1] +
+      static_cast<const Gate*>(p.gate_v) + batch * s.gate_v[0] + (start + row0) * s.gate_v[1] +
           w.h * s.gate_v[2] + w.column,
       gv_row, lane);
   const Gate* gh = static_cast<const Gate*>(p.gate_head) + batch * s.gate_head[0] +
@@ -96,12 +97,12 @@ __device__ __forceinline__ void prepare(const Arguments& p, const Layout& s, con
       barrier_wait(empty + 8 * copying, phase);
       const u32 slot = shared + copying * C::SLOT;
       const int valid = steps - n * 16;
-      copy_rows<UNITS, C::KEY_ROW, false, 16>(slot + C::KEYS + part * 128, k, k_row, lane,
-                                              valid);
+      copy_rows<UNITS, 128, false, 16, C::PANEL>(slot + C::KEYS + part * C::PANEL, k, k_row, lane,
+                                                 valid);
       k += stride * k_row;
       if (!C::ENDS) {
-        copy_rows<UNITS, C::KEY_ROW, false, 16>(slot + C::Q + part * 128, q, q_row, lane,
-                                                valid);
+        copy_rows<UNITS, 128, false, 16, C::PANEL>(slot + C::Q + part * C::PANEL, q, q_row, lane,
+                                                   valid);
         q += stride * q_row;
       }
       if (C::KEY) {
@@ -113,9 +114,9 @@ __device__ __forceinline__ void prepare(const Arguments& p, const Layout& s, con
       copy_rows<C::COLUMNS / 8, C::VALUE_ROW, false, 16 / C::PARTS>(
           slot + C::VALUES + row0 * C::VALUE_ROW, v, v_row, lane, valid - row0, row0);
       v += stride * v_row;
-      if (C::VALUE && !C::KEY) {
-        copy_rows<C::GATE_ROW / 16, C::GATE_ROW, C::GATE == 4, 16>(
-            slot + C::GATE_TILE, gv, gv_row, lane, valid);
+      if (C::VALUE) {
+        copy_rows<C::GATE_ROW / 16, C::GATE_ROW, C::GATE == 4, 16 / C::PARTS>(
+            slot + C::GATE_TILE + row0 * C::GATE_ROW, gv, gv_row, lane, valid - row0, row0);
         gv += stride * gv_row;
       }
       if (C::HEAD) {
@@ -133,20 +134,20 @@ __device__ __forceinline__ void prepare(const Arguments& p, const Layout& s, con
     const u32 slot = shared + working * C::SLOT;
 
     int unsafe = ALL_SAFE;
-    if (!C::KEY || !C::ENDS)
+    if (C::COLUMN || !C::ENDS)
       unsafe = unsafe_columns<C>(slot, lane, row0, lane < 16 ? heads[C::AHEAD] : 0.0f);
     float sums[6];
     if (!C::ENDS) {  // q k^T without gates
       float a[2][4] = {};
       const int row_a = lane % 16, row_b = lane % 8 + lane / 16 * 8;
-      const u32 at_q = slot + C::Q + part * 128 + row_a * C::KEY_ROW;
-      const u32 at_k = slot + C::KEYS + part * 128 + row_b * C::KEY_ROW;
+      const u32 at_q = slot + C::Q + part * C::PANEL + row_a * 128;
+      const u32 at_k = slot + C::KEYS + part * C::PANEL + row_b * 128;
       const u32 unit_q = (lane / 16 ^ (row_a & 7)) << 4, unit_k = (lane / 8 % 2 ^ (row_b & 7)) << 4;
 #pragma unroll
       for (int i = 0; i < C::K / 16 / C::PARTS; ++i) {
         u32 x[4], y[4];
-        load_matrices(x, at_q + i / 4 * 128 + (unit_q ^ i % 4 * 32));
-        load_matrices(y, at_k + i / 4 * 128 + (unit_k ^ i % 4 * 32));
+        load_matrices(x, at_q + i / 4 * C::PANEL + (unit_q ^ i % 4 * 32));
+        load_matrices(y, at_k + i / 4 * C::PANEL + (unit_k ^ i % 4 * 32));
         multiply(a[0], x, y[0], y[1]), multiply(a[1], x, y[2], y[3]);
       }
       if (!C::KEY) {
@@ -157,14 +158,14 @@ __device__ __forceinline__ void prepare(const Arguments& p, const Layout& s, con
         __syncwarp();  // q and k are overwritten below
       }
     }
-    if (!C::KEY && C::ENDS && lane == 0) store32(slot + C::NOTES + 64, unsafe);
+    if (!C::KEY && C::ENDS && lane == 0) store32(slot + C::UNSAFE, unsafe);
     if (!C::KEY && C::HEAD && lane < 16)
       store32(slot + C::NOTES + lane * 4, __float_as_uint(heads[C::AHEAD]));
     if (C::KEY) {
-      const u32 at = slot + part * 128, unit = lane * 4;
+      const u32 at = slot + part * C::PANEL, unit = lane * 4;
       const u32 gates = ring + ring_out * 16 * 64 * C::GATE;
       if (++ring_out == C::AHEAD + 1) ring_out = 0;
-      auto place = [&](int t) { return t * C::KEY_ROW + (unit ^ (t & 7) << 4); };
+      auto place = [&](int t) { return t * 128 + (unit ^ (t & 7) << 4); };
       u32 kr[16];
       float2 g[16];
       float top = 0.0f;
@@ -186,7 +187,7 @@ __device__ __forceinline__ void prepare(const Arguments& p, const Layout& s, con
 #pragma unroll
         for (int t = 0; t < 16; ++t)
           if (t >= valid) g[t] = make_float2(1.0f, 1.0f);
-      unsafe = min(unsafe, guard(g, top));
+      unsafe = min(unsafe, guard(g, top, C::VALUE ? SAFE_OF_TWO : SAFE));
       if (C::ENDS && unsafe < ALL_SAFE) growth = make_float2(endless(), endless());
       float2 all = make_float2(1.0f, 1.0f);
       if constexpr (C::ENDS) {
@@ -197,7 +198,7 @@ __device__ __forceinline__ void prepare(const Arguments& p, const Layout& s, con
         }
         total = total * all;
         growth = growth * make_float2(fmaxf(1.0f, fabsf(all.x)), fmaxf(1.0f, fabsf(all.y)));
-        if (lane == 0) store32(slot + C::NOTES + part * 4, unsafe);
+        if (lane == 0) store32(slot + C::UNSAFE + part * 4, unsafe);
       } else {
         u32 qr[16];
 #pragma unroll
@@ -229,6 +230,7 @@ __device__ __forceinline__ void prepare(const Arguments& p, const Layout& s, con
       }
       store64(slot + C::DECAYS + (part * 64 + lane * 2) * 4, all);
     }
+    show_products();
     __syncwarp();
     if (lane == 0) arrive(full + 8 * working);
     working += C::GROUPS;
@@ -262,13 +264,13 @@ __device__ __forceinline__ void fetch_prepared(const Arguments& p, const Layout&
     if (n < w.chunks) {
       barrier_wait(empty + 8 * copying, phase);
       const u32 slot = shared + copying * C::SLOT;
-      copy_rows<C::K / 8, C::KEY_ROW, false, 16>(slot + C::KEYS, operands + 32 * C::K, 2 * C::K,
-                                                 lane, 16);
+      copy_rows<C::K / 8, 128, false, 16, C::PANEL>(slot + C::KEYS, operands + 32 * C::K, 2 * C::K,
+                                                    lane, 16);
       if (!C::ENDS) {
-        copy_rows<C::K / 8, C::KEY_ROW, false, 16>(slot + C::Q, operands, 2 * C::K, lane, 16);
+        copy_rows<C::K / 8, 128, false, 16, C::PANEL>(slot + C::Q, operands, 2 * C::K, lane, 16);
         copy16(slot + C::PRODUCTS + lane * 16, products);
       } else if (lane == 0) {
-        copy16(slot + C::NOTES, products);
+        copy16(slot + C::UNSAFE, products);
       }
 #pragma unroll
       for (int i = 0; i < C::K; i += 128) copy16(slot + C::DECAYS + i * 4 + lane * 16, decays + i);
@@ -291,7 +293,7 @@ __device__ __forceinline__ void fetch_prepared(const Arguments& p, const Layout&
       __syncwarp();
     }
     if (C::ENDS) {
-      const bool unsafe = load32(slot + C::NOTES + 12) < ALL_SAFE;
+      const bool unsafe = load32(slot + C::UNSAFE + 12) < ALL_SAFE;
 #pragma unroll
       for (int i = 0; i < OWN; ++i) {
         const float gate = load_float(slot + C::DECAYS + (i * 32 + lane) * 4);
@@ -300,6 +302,8 @@ __device__ __forceinline__ void fetch_prepared(const Arguments& p, const Layout&
       }
       __syncwarp();
     }
+    show_products();
+    __syncwarp();
     if (lane == 0) arrive(full + 8 * working);
     working += C::GROUPS;
     if (working >= C::SLOTS) working -= C::SLOTS;

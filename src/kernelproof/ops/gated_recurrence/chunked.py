@@ -40,16 +40,14 @@ class Config:
     states: int
     preparers: int
     ahead: int
-    early: bool
     ends: bool = False
-    halves: int = 1
     prepared: bool = False
     slots: int = 0  # 0: as many as fit
 
     @property
     def columns(self) -> int:
         """Columns of the state per block."""
-        return self.states // self.halves * 16 * self.tiles
+        return self.states * 16 * self.tiles
 
     @property
     def threads(self) -> int:
@@ -60,16 +58,19 @@ class Config:
         return bool(self.gates & KEY_GATE)
 
     @property
+    def by_column(self) -> bool:
+        return bool(self.gates & VALUE_GATE) or not self.by_key
+
+    @property
     def slot(self) -> int:
         """Bytes of a slot."""
-        key_tile = 2 * CHUNK * self.key_dim
-        size = key_tile * (1 if self.ends else 2) + 2 * CHUNK * self.columns
+        size = 2 * CHUNK * (self.key_dim * (1 if self.ends else 2) + self.columns)
         if self.gates & VALUE_GATE:
             size += CHUNK * self.columns * self.gate_bytes
         size += 0 if self.ends else 512
         size += 4 * self.key_dim if self.by_key else 0
         noted = self.ends or (not self.by_key and self.gates & HEAD_GATE)
-        return size + (128 if noted else 0)
+        return -(-(size + (128 if noted else 0)) // 1024) * 1024
 
     @property
     def shared(self) -> int:
@@ -79,11 +80,10 @@ class Config:
     def _fixed(self) -> int:
         levelled = self.by_key and not self.prepared
         parts = self.key_dim // 64 if levelled else 1
-        groups, teams = self.preparers // parts, self.states // self.halves
-        size = 16 + (teams * 32 if self.halves > 1 else 0)
+        groups = self.preparers // parts
+        size = 16
         if not self.ends:
-            size += teams * 2 * CHUNK * 32 * self.tiles
-            size += teams * 2 * self.tiles * 1024 if self.halves > 1 else 0
+            size += self.states * 2 * CHUNK * 32 * self.tiles
         if levelled:
             size += self.preparers * (self.ahead + 1) * CHUNK * 64 * self.gate_bytes
             if not self.ends:
@@ -104,8 +104,8 @@ class Config:
 @functools.cache
 def _kernel(c: Config) -> Kernel:
     numbers = (c.gates, c.key_dim, c.tiles, c.states, c.slots, c.preparers, c.ahead)
-    ends, early, prepared = ("true" if x else "false" for x in (c.ends, c.early, c.prepared))
-    arguments = [c.gate, *map(str, numbers), ends, early, str(c.halves), prepared, str(c.shared)]
+    ends, prepared = ("true" if x else "false" for x in (c.ends, c.prepared))
+    arguments = [c.gate, *map(str, numbers), ends, prepared, str(c.shared)]
     return Kernel(_SOURCE, f"chunked<Config<{', '.join(arguments)}>>")
 
 
@@ -137,16 +137,16 @@ def choose(
     """
     if value_dim % 64 or key_dim not in (64, 128, 256):
         return None
-    if gates & KEY_GATE and (gates & VALUE_GATE or (key_dim == 256 and steps is None)):
+    if gates & KEY_GATE and key_dim == 256 and (gates & VALUE_GATE or steps is None):
         return None
-    base = Config(gate, gate_bytes, gates, key_dim, 1, 4, 4, 2, early=False)
+    base = Config(gate, gate_bytes, gates, key_dim, 1, 4, 4, 2)
     if gates & KEY_GATE:
         if key_dim == 256:
-            base = replace(base, states=8, ahead=1, halves=2, prepared=True)
+            base = replace(base, ahead=1, prepared=True)
+        elif gates & VALUE_GATE:
+            base = replace(base, ahead=1)
         elif key_dim == 128 and value_dim % 128 == 0:
             base = replace(base, tiles=2, ahead=1)
-        elif key_dim == 64:
-            base = replace(base, early=True)
     elif key_dim == 256:
         base = replace(base, ahead=1)
     elif key_dim == 128:
@@ -333,7 +333,8 @@ def calls(
     segments = plan.numbers[3]
     if segments > 1:
         count = plan.chains * (segments - 1)
-        width = plan.key_dim if plan.chunks.config.by_key else plan.value_dim
+        config = plan.chunks.config
+        width = plan.key_dim * config.by_key + plan.value_dim * config.by_column
         ends = v.new_empty(count * plan.key_dim * plan.value_dim, dtype=torch.float32)
         decays = v.new_empty(count * width, dtype=torch.float32)
     operands: Any = None
