@@ -15,9 +15,10 @@ struct Fragments {
 // One chunk step by step in float, from global memory. y of steps from `unsafe` on goes to `out`,
 // which lies as a product's accumulators do: [tile][half of the chunk][element].
 template <class C>
-__device__ __noinline__ void walk(const Arguments& p, const Layout& s, const Work& w, int n,
+__device__ __noinline__ void walk(const Arguments<C>& p, const Layout& s, const Work& w, int n,
                                   int unsafe, Fragments<C>& f, float (&out)[C::TILES][2][4]) {
   typedef typename C::Gate Gate;
+  typedef typename C::Element Element;
   const int lane = threadIdx.x % 32;
   const int64 key_head = w.h / p.group, batch = w.b;
   const int column = w.column + threadIdx.x / 32 * 16 * C::TILES + lane / 4;
@@ -26,9 +27,9 @@ __device__ __noinline__ void walk(const Arguments& p, const Layout& s, const Wor
   for (int u = 0; u < 16; ++u) {
     const int64 t = w.first + n * 16 + u;
     if (t >= w.T) break;
-    const bfloat* const q = p.q + batch * s.q[0] + t * s.q[1] + key_head * s.q[2] + row;
-    const bfloat* const k = p.k + batch * s.k[0] + t * s.k[1] + key_head * s.k[2] + row;
-    const bfloat* const v = p.v + batch * s.v[0] + t * s.v[1] + w.h * s.v[2] + column;
+    const Element* const q = p.q + batch * s.q[0] + t * s.q[1] + key_head * s.q[2] + row;
+    const Element* const k = p.k + batch * s.k[0] + t * s.k[1] + key_head * s.k[2] + row;
+    const Element* const v = p.v + batch * s.v[0] + t * s.v[1] + w.h * s.v[2] + column;
     const Gate* const gk = static_cast<const Gate*>(p.gate_k) + batch * s.gate_k[0] +
                            t * s.gate_k[1] + w.h * s.gate_k[2] + row;
     const Gate* const gv = static_cast<const Gate*>(p.gate_v) + batch * s.gate_v[0] +
@@ -87,21 +88,26 @@ __device__ __noinline__ void walk(const Arguments& p, const Layout& s, const Wor
 // them to a lane, so that products over time take shuffles among 4 lanes.
 template <class C>
 struct ColumnGates {
-  u32 v[C::TILES][4];        // v times the gates after its step
+  u32 v[C::TILES][C::LEFT][4];  // v times the gates after its step
   float y[C::TILES][2][4];   // y from the same half of the chunk, but for its last level
   float to[C::TILES][2][4];  // gates from the start of the half to the step
   float cross[C::TILES][4];  // of the second half, from the first half of the chunk
   float first[C::TILES][2], all[C::TILES][2];  // gates of the first half, of the chunk
 
   // `g`: [tile][half][row][x]; `A` as `prepare` leaves it; `masks`: levels of the lane's (t, s).
-  __device__ __forceinline__ void make(const u32 (&raw)[C::TILES][4],
-                                       const float (&g)[C::TILES][2][2][2], const uint4& A,
-                                       const u32 (&masks)[4], int lane) {
+  __device__ __forceinline__ void make(const u32 (&raw)[C::TILES][C::LEFT][4],
+                                       const float (&g)[C::TILES][2][2][2],
+                                       const uint4 (&A)[C::SUMMED], const u32 (&masks)[4], int lane) {
+    constexpr int TERMS = C::TERMS, LEFT = C::LEFT, SUMMED = C::SUMMED;
     const int c = lane % 4;
 #pragma unroll
     for (int m = 0; m < C::TILES; ++m) {
       float g8[2][2], w0[2], w1[2], up2[2][4], up4[2][4];
-      u32 v2[4], v4[4], v8[4];
+      u32 v2[LEFT][4], v4[LEFT][4], v8[LEFT][4];
+      auto put = [](u32 (&to)[LEFT][4], int i, float2 x) {
+#pragma unroll
+        for (int plane = 0; plane < LEFT; ++plane) to[plane][i] = next_plane(x);
+      };
 #pragma unroll
       for (int half = 0; half < 2; ++half)
 #pragma unroll
@@ -114,12 +120,16 @@ struct ColumnGates {
           const float before4 = c & 1 ? side2 : 1.0f, after4 = c & 1 ? 1.0f : side2;
           const float before8 = c & 2 ? before4 * side4 : before4;
           const float after8 = c & 2 ? after4 : after4 * side4;
-          const float x0 = low(raw[m][i]) * b, x1 = high(raw[m][i]);
-          v8[i] = pack(x0 * after8, x1 * after8);
+          float x0 = 0.0f, x1 = 0.0f;
+#pragma unroll
+          for (int plane = LEFT - 1; plane >= 0; --plane)
+            x0 += low(raw[m][plane][i]), x1 += high(raw[m][plane][i]);
+          x0 *= b;
+          put(v8, i, make_float2(x0 * after8, x1 * after8));
           if (half == 0) w0[r] = x0 * after8, w1[r] = x1 * after8;
           if (!C::ENDS) {
-            v2[i] = pack(x0, x1);
-            v4[i] = pack(x0 * after4, x1 * after4);
+            put(v2, i, make_float2(x0, x1));
+            put(v4, i, make_float2(x0 * after4, x1 * after4));
             up2[half][2 * r] = a, up2[half][2 * r + 1] = g2;
             up4[half][2 * r] = before4 * a, up4[half][2 * r + 1] = before4 * g2;
             to[m][half][2 * r] = before8 * a, to[m][half][2 * r + 1] = before8 * g2;
@@ -127,26 +137,32 @@ struct ColumnGates {
         }
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        v[m][r] = pack(w0[r] * g8[1][r], w1[r] * g8[1][r]);
-        v[m][2 + r] = v8[2 + r];
+        put(v[m], r, make_float2(w0[r] * g8[1][r], w1[r] * g8[1][r]));
+#pragma unroll
+        for (int plane = 0; plane < LEFT; ++plane) v[m][plane][2 + r] = v8[plane][2 + r];
         first[m][r] = g8[0][r], all[m][r] = g8[0][r] * g8[1][r];
       }
       if (C::ENDS) continue;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const u32 mine = half ? A.z : A.x;
+        u32 mine[SUMMED];
+#pragma unroll
+        for (int plane = 0; plane < SUMMED; ++plane) mine[plane] = half ? A[plane].z : A[plane].x;
         float near[4] = {}, y2[4] = {}, y4[4] = {};
-        multiply8(near, raw[m][2 * half], raw[m][2 * half + 1], mine & masks[0]);
-        multiply8(y2, v2[2 * half], v2[2 * half + 1], mine & masks[2]);
-        multiply8(y4, v4[2 * half], v4[2 * half + 1], mine & masks[3]);
-        multiply8(near, v2[2 * half], v2[2 * half + 1], mine & masks[1]);
+        multiply_planes8<TERMS, LEFT, SUMMED>(near, raw[m], 2 * half, mine, masks[0]);
+        multiply_planes8<TERMS, LEFT, SUMMED>(y2, v2, 2 * half, mine, masks[2]);
+        multiply_planes8<TERMS, LEFT, SUMMED>(y4, v4, 2 * half, mine, masks[3]);
+        multiply_planes8<TERMS, LEFT, SUMMED>(near, v2, 2 * half, mine, masks[1]);
 #pragma unroll
         for (int x = 0; x < 4; ++x)
           y[m][half][x] = fmaf(up4[half][x], y4[x], fmaf(up2[half][x], y2[x], near[x]));
       }
 #pragma unroll
       for (int x = 0; x < 4; ++x) cross[m][x] = 0.0f;
-      multiply8(cross[m], v8[0], v8[1], A.y);
+      u32 across[SUMMED];
+#pragma unroll
+      for (int plane = 0; plane < SUMMED; ++plane) across[plane] = A[plane].y;
+      multiply_planes8<TERMS, LEFT, SUMMED>(cross[m], v8, 0, across, ~0u);
     }
   }
 };
@@ -162,7 +178,7 @@ __device__ __forceinline__ int64 state_at(const Work& w, const int64 (&s)[4], in
 
 // The state at the start of the block's first segment.
 template <class C>
-__device__ __forceinline__ void first_state(const Arguments& p, const Layout& s, const Work& w,
+__device__ __forceinline__ void first_state(const Arguments<C>& p, const Layout& s, const Work& w,
                                             Fragments<C>& f) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll

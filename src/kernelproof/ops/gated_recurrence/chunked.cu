@@ -1,4 +1,4 @@
-// Gated recurrence on tensor cores, bfloat16 in and out, the state in float: chunks of 16 steps.
+// Gated recurrence on tensor cores, the state in float: chunks of 16 steps.
 //
 // A block holds columns of the state of one head and goes through its chunks. Its warps have two
 // tasks, which a ring of slots in shared memory joins:
@@ -27,16 +27,17 @@
 #include "chunk_state.cuh"
 
 template <class C>
-__device__ __forceinline__ void hold(const Arguments& p, const Layout& s, const Work& w, u32 shared) {
+__device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, const Work& w, u32 shared) {
   typedef typename C::Gate Gate;
-  constexpr int TILES = C::TILES, PIECES = C::K / 16;
+  typedef typename C::Element Element;
+  constexpr int TILES = C::TILES, PIECES = C::K / 16, LEFT = C::LEFT, SUMMED = C::SUMMED;
   const int lane = threadIdx.x % 32, c = lane % 4, warp = threadIdx.x / 32;
   const u32 full = shared + C::AT_BARRIERS, empty = full + C::SLOTS * 8;
   const u32 staged = shared + C::AT_OUT + warp * C::OUT;
   const int row_b = lane % 8 + lane / 16 * 8;  // a lane's address for pairs of right operands
   const int steps = w.T - w.first;
   const int64 y_step = static_cast<int64>(p.H) * p.V;
-  bfloat* const y = p.y + (static_cast<int64>(w.b) * p.T + w.first) * y_step + w.h * p.V + w.column + warp * 16 * TILES;
+  Element* const y = p.y + (static_cast<int64>(w.b) * p.T + w.first) * y_step + w.h * p.V + w.column + warp * 16 * TILES;
 
   Fragments<C> f;
   first_state<C>(p, s, w, f);
@@ -47,8 +48,8 @@ __device__ __forceinline__ void hold(const Arguments& p, const Layout& s, const 
   for (int m = 0; m < TILES; ++m) total[m][0] = total[m][1] = growth[m][0] = growth[m][1] = 1.0f;
 
   // A chunk as it is read from its slot.
-  u32 values[TILES][4];
-  uint4 A = {};
+  u32 values[TILES][LEFT][4];
+  uint4 A[SUMMED] = {};
   int unsafe = ALL_SAFE;
   ColumnGates<C> gates;
   u32 decays_at = C::DECAYS + c * 8;
@@ -60,22 +61,42 @@ __device__ __forceinline__ void hold(const Arguments& p, const Layout& s, const 
 #pragma unroll
       for (int i = 0; i < 8; ++i)
         if (i / 4 * 8 + c * 2 + i % 2 >= unsafe)
-          values[m][i / 2 % 2 + i / 4 * 2] &= i % 2 ? 0xffffu : 0xffff0000u;
+#pragma unroll
+          for (int plane = 0; plane < LEFT; ++plane)
+            values[m][plane][i / 2 % 2 + i / 4 * 2] &= i % 2 ? 0xffffu : 0xffff0000u;
   };
   u32 unit[TILES];  // of v, and of gates of 2 bytes
 #pragma unroll
   for (int m = 0; m < TILES; ++m) {
     const int u = (warp * TILES + m) * 2 + lane / 8 % 2;
-    unit[m] = row_b * C::VALUE_ROW + (((u & ~7) | ((u ^ row_b) & 7)) << 4);
+    unit[m] = row_b * 2 * C::COLUMNS + (((u & ~7) | ((u ^ row_b) & 7)) << 4);
     stay(unit[m]);
   }
   int reading = 0, phase = 0;
   auto next = [&](int n) {
     const u32 slot = shared + reading * C::SLOT;
     barrier_wait(full + 8 * reading, phase);
+    // Elements of 4 bytes of this lane's columns, in two steps each.
+    auto pair_of = [&](u32 tile, int m, int half, int r) {
+      const int at = ((warp * TILES + m) * 4 + r * 2 + lane / 16) ^ c << 1;
+      const u32 from = slot + tile + (half * 8 + c * 2) * 4 * C::COLUMNS + (at << 4) + (lane / 4 & 3) * 4;
+      return make_float2(load_float(from), load_float(from + 4 * C::COLUMNS));
+    };
 #pragma unroll
-    for (int m = 0; m < TILES; ++m)
-      load_transposed(values[m], slot + C::VALUES + unit[m]);
+    for (int m = 0; m < TILES; ++m) {
+      if (!C::FINE) {
+        load_transposed(values[m][0], slot + C::VALUES + unit[m]);
+        continue;
+      }
+      u32 raw[4];
+      if (C::SIZE == 2) load_transposed(raw, slot + C::VALUES + unit[m]);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float2 x = C::SIZE == 2 ? unpack_half(raw[i]) : pair_of(C::VALUES, m, i / 2, i % 2);
+#pragma unroll
+        for (int plane = 0; plane < LEFT; ++plane) values[m][plane][i] = next_plane(x);
+      }
+    }
     float g[TILES][2][2][2];
     if (C::COLUMN) {
       float2 head[2] = {make_float2(1.0f, 1.0f), make_float2(1.0f, 1.0f)};
@@ -83,21 +104,14 @@ __device__ __forceinline__ void hold(const Arguments& p, const Layout& s, const 
 #pragma unroll
       for (int m = 0; m < TILES; ++m) {
         u32 packed[4];
-        if (C::VALUE && C::GATE == 2)
-          load_transposed(packed, slot + C::GATE_TILE + unit[m]);  // rows as long as v's
+        if (C::VALUE && C::GATE == 2) load_transposed(packed, slot + C::GATE_TILE + unit[m]);
 #pragma unroll
         for (int half = 0; half < 2; ++half)
 #pragma unroll
           for (int r = 0; r < 2; ++r) {
             float2 x = make_float2(1.0f, 1.0f);
-            if (C::VALUE && C::GATE == 4) {
-              const int at = ((warp * TILES + m) * 4 + r * 2 + lane / 16) ^ c << 1;
-              const u32 from = slot + C::GATE_TILE + (half * 8 + c * 2) * C::GATE_ROW + (at << 4) +
-                               (lane / 4 & 3) * 4;
-              x = make_float2(load_float(from), load_float(from + C::GATE_ROW));
-            } else if (C::VALUE) {
-              x = unpack(packed[r + 2 * half]);
-            }
+            if (C::VALUE && C::GATE == 4) x = pair_of(C::GATE_TILE, m, half, r);
+            else if (C::VALUE) x = unpack_gates(packed[r + 2 * half], Gate());
             if (C::VALUE) x = make_float2(as_gate(x.x, Gate()), as_gate(x.y, Gate()));
             if (C::VALUE && C::HEAD && !C::KEY) x = make_float2(joined(x.x, head[half].x), joined(x.y, head[half].y));
             else if (C::HEAD && !C::KEY) x = head[half];
@@ -106,8 +120,10 @@ __device__ __forceinline__ void hold(const Arguments& p, const Layout& s, const 
       }
     }
     if (!C::ENDS) {
-      A = load128(slot + C::PRODUCTS + lane * 16);
-      unsafe = A.w;
+#pragma unroll
+      for (int plane = 0; plane < SUMMED; ++plane)
+        A[plane] = load128(slot + C::PRODUCTS + plane * 512 + lane * 16);
+      unsafe = A[0].w;
     } else if (C::PREPARED) {
       unsafe = load32(slot + C::UNSAFE + 12);
     } else {
@@ -165,7 +181,7 @@ __device__ __forceinline__ void hold(const Arguments& p, const Layout& s, const 
       out[i] = load128(fetched_at + parity * 16 * C::OUT_ROW + i * 16 / TILES * C::OUT_ROW);
     }
   };
-  bfloat* y_at = y + lane / (2 * TILES) * y_step + lane % (2 * TILES) * 8;
+  Element* y_at = y + lane / (2 * TILES) * y_step + lane % (2 * TILES) * 8;
   auto write = [&](const uint4 (&out)[TILES], int n) {
     constexpr int ROWS = 16 / TILES;  // to a round
     if (n >= w.silent)
@@ -176,34 +192,60 @@ __device__ __forceinline__ void hold(const Arguments& p, const Layout& s, const 
     y_at += 16 * y_step;
   };
 
-  // The state packed to bfloat16 as it lies is the left operand of S q; `out` is there after a wait.
+  // y from the chunk's own steps, where no gates of columns come in between.
+  auto near_steps = [&](float (&out)[TILES][2][4]) {
+#pragma unroll
+    for (int m = 0; m < TILES; ++m) {
+#pragma unroll
+      for (int x = 0; x < 8; ++x) out[m][x / 4][x % 4] = 0.0f;
+      if (C::COLUMN) continue;
+      u32 of_first[SUMMED], of_both[2][SUMMED];
+#pragma unroll
+      for (int plane = 0; plane < SUMMED; ++plane)
+        of_first[plane] = A[plane].x, of_both[0][plane] = A[plane].y, of_both[1][plane] = A[plane].z;
+      multiply_planes8<C::TERMS, LEFT, SUMMED>(out[m][0], values[m], 0, of_first, ~0u);
+      multiply_planes<C::TERMS, LEFT, SUMMED>(out[m][1], values[m], of_both[0], of_both[1]);
+    }
+  };
+  // Adds S q: planes of the state as it lies in registers are the left operands. `out` is there after
+  // a wait.
   auto read_state = [&](u32 slot, float (&out)[TILES][2][4]) {
-    // Pieces whose operands are held at a time.
-    constexpr int GROUP = C::K * TILES <= 64 ? 4 : C::K * TILES <= 128 ? 8 : 4 / TILES;
+    // Pieces of 16 rows whose operands are held at a time.
+    constexpr int MOST = (C::K * TILES <= 128 ? 8 : 4) / (TILES * LEFT);
+    constexpr int GROUP = MOST < 1 ? 1 : MOST >= 8 && PIECES >= 8 ? 8 : MOST >= 4 ? 4 : MOST >= 2 ? 2 : 1;
     const u64 q = matrix_at(slot + C::Q, C::PANEL);
 #pragma unroll
     for (int first = 0; first < PIECES; first += GROUP) {
       if (first >= 2 * GROUP) product_wait<1>();
-      u32 a[TILES][GROUP][4];
+      u32 a[TILES][LEFT][GROUP][4];
 #pragma unroll
-      for (int m = 0; m < TILES; ++m)
+      for (int m = 0; m < TILES; ++m) {
 #pragma unroll
-        for (int i = 0; i < GROUP; ++i) {
-          const float(&x)[4] = f.s[m][2 * (first + i)], (&z)[4] = f.s[m][2 * (first + i) + 1];
-          a[m][i][0] = pack(x[0], x[1]), a[m][i][1] = pack(x[2], x[3]);
-          a[m][i][2] = pack(z[0], z[1]), a[m][i][3] = pack(z[2], z[3]);
-        }
+        for (int i = 0; i < GROUP; ++i)
 #pragma unroll
-      for (int m = 0; m < TILES; ++m) ready(a[m]);
+          for (int x = 0; x < 4; ++x) {
+            const float(&from)[4] = f.s[m][2 * (first + i) + x / 2];
+            float2 pair = make_float2(from[x % 2 * 2], from[x % 2 * 2 + 1]);
+#pragma unroll
+            for (int plane = 0; plane < LEFT; ++plane) a[m][plane][i][x] = next_plane(pair);
+          }
+#pragma unroll
+        for (int plane = 0; plane < LEFT; ++plane) ready(a[m][plane]);
+        ready(out[m]);
+      }
       product_fence();
 #pragma unroll
       for (int i = 0; i < GROUP; ++i) {
         const int piece = first + i;
         const u64 at = q + ((piece / 4 * C::PANEL + piece % 4 * 32) >> 4);
 #pragma unroll
-        for (int m = 0; m < TILES; ++m)
-          if (piece == 0) product_of_rows<false>(out[m], a[m][i], at);
-          else product_of_rows<true>(out[m], a[m][i], at);
+        for (int sum = C::TERMS - 1; sum >= 0; --sum)
+#pragma unroll
+          for (int plane = 0; plane < LEFT; ++plane)
+            if (sum >= plane && sum - plane < C::RIGHT)
+#pragma unroll
+              for (int m = 0; m < TILES; ++m)
+                product_of_rows(out[m], a[m][plane][i], at + ((sum - plane) * C::PLANE >> 4));
       }
       product_commit();
     }
@@ -224,29 +266,29 @@ __device__ __forceinline__ void hold(const Arguments& p, const Layout& s, const 
         }
       }
     }
-    u32 v[TILES][4];
+    u32 v[TILES][LEFT][4];
 #pragma unroll
     for (int m = 0; m < TILES; ++m) {
 #pragma unroll
-      for (int x = 0; x < 4; ++x) v[m][x] = C::COLUMN ? gates.v[m][x] : values[m][x];
-      ready(f.s[m]), ready(v);
+      for (int x = 0; x < 4 * LEFT; ++x)
+        v[m][x / 4][x % 4] = C::COLUMN ? gates.v[m][x / 4][x % 4] : values[m][x / 4][x % 4];
+      ready(f.s[m]), ready(v[m]);
     }
     product_fence();
     const u64 k = matrix_at(slot + C::KEYS, C::PANEL);
 #pragma unroll
-    for (int m = 0; m < TILES; ++m) product_of_steps(f.s[m], v[m], k);
-    product_commit();
-  };
-  auto near_steps = [&](float (&out)[TILES][2][4]) {
+    for (int sum = C::TERMS - 1; sum >= 0; --sum)
 #pragma unroll
-    for (int m = 0; m < TILES; ++m) {
-      multiply8(out[m][0], values[m][0], values[m][1], A.x);
-      multiply(out[m][1], values[m], A.y, A.z);
-    }
+      for (int plane = 0; plane < LEFT; ++plane)
+        if (sum >= plane && sum - plane < C::RIGHT)
+#pragma unroll
+          for (int m = 0; m < TILES; ++m)
+            product_of_steps(f.s[m], v[m][plane], k + ((sum - plane) * C::PLANE >> 4));
+    product_commit();
   };
   auto finish = [&](float (&out)[TILES][2][4], int n) {
     uint4 before[TILES];
-    if (n > 0) fetch(before, (n - 1) & 1);
+    if (C::SIZE == 2 && n > 0) fetch(before, (n - 1) & 1);
 #pragma unroll
     for (int m = 0; m < TILES; ++m) {
       if (C::COLUMN)
@@ -257,16 +299,26 @@ __device__ __forceinline__ void hold(const Arguments& p, const Layout& s, const 
                               fmaf(gates.first[m][x / 2], out[m][1][x], gates.cross[m][x]),
                               gates.y[m][1][x]);
         }
+      if (C::SIZE == 4) {
+        if (n >= w.silent)
+#pragma unroll
+          for (int x = 0; x < 8; ++x) {
+            const int t = n * 16 + x / 4 * 8 + c * 2 + x % 2;
+            if (t < steps)
+              reinterpret_cast<float*>(y)[t * y_step + m * 16 + lane / 4 + x / 2 % 2 * 8] =
+                  p.scale * out[m][x / 4][x % 4];
+          }
+        continue;
+      }
       u32 packed[4];
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float(&o)[4] = out[m][half];
-        packed[2 * half] = pack(p.scale * o[0], p.scale * o[1]);
-        packed[2 * half + 1] = pack(p.scale * o[2], p.scale * o[3]);
+      for (int i = 0; i < 4; ++i) {
+        const float a = p.scale * out[m][i / 2][i % 2 * 2], b = p.scale * out[m][i / 2][i % 2 * 2 + 1];
+        packed[i] = C::FINE ? pack_half(a, b) : pack(a, b);
       }
       store_transposed(stored_at[m] + (n & 1) * 16 * C::OUT_ROW, packed);
     }
-    if (n > 0) write(before, n - 1);
+    if (C::SIZE == 2 && n > 0) write(before, n - 1);
     __syncwarp();
   };
 
@@ -277,13 +329,12 @@ __device__ __forceinline__ void hold(const Arguments& p, const Layout& s, const 
     const u32 slot = shared + at_slot * C::SLOT;
     float out[TILES][2][4];
     if (unsafe >= ALL_SAFE) {
-      if (!C::ENDS) read_state(slot, out);
+      if (!C::ENDS) near_steps(out), read_state(slot, out);
       pass(slot);
       if (!C::ENDS) {
         product_wait<1>();
 #pragma unroll
         for (int m = 0; m < TILES; ++m) ready(out[m]);
-        if (!C::COLUMN) near_steps(out);
         finish(out, n);
       }
       product_wait<0>();
@@ -291,15 +342,14 @@ __device__ __forceinline__ void hold(const Arguments& p, const Layout& s, const 
       for (int m = 0; m < TILES; ++m) ready(f.s[m]);
     } else {
       if (!C::ENDS) {
-        read_state(slot, out);
+        near_steps(out), read_state(slot, out);
         product_wait<0>();
 #pragma unroll
         for (int m = 0; m < TILES; ++m) ready(out[m]);
-        if (!C::COLUMN) near_steps(out);
       }
       // Copies, because what a function is given by reference cannot stay in registers.
       Fragments<C> copy = f;
-      const Arguments p_copy = p;
+      const Arguments<C> p_copy = p;
       const Work w_copy = w;
       float walked[TILES][2][4] = {};
       walk<C>(p_copy, s, w_copy, n, unsafe, copy, walked);
@@ -325,7 +375,7 @@ __device__ __forceinline__ void hold(const Arguments& p, const Layout& s, const 
     if (n + 1 < w.chunks) next(n + 1);
   }
 
-  if (!C::ENDS && w.chunks > 0) {
+  if (!C::ENDS && C::SIZE == 2 && w.chunks > 0) {
     uint4 before[TILES];
     fetch(before, (w.chunks - 1) & 1);
     write(before, w.chunks - 1);
@@ -361,7 +411,7 @@ __device__ __forceinline__ void hold(const Arguments& p, const Layout& s, const 
 // The first segment before `segment` whose product of gates is not safe for these columns; else
 // `segment`.
 template <class C>
-__device__ __forceinline__ int first_unsafe(const Arguments& p, const Work& w, int segment, int* found) {
+__device__ __forceinline__ int first_unsafe(const Arguments<C>& p, const Work& w, int segment, int* found) {
   constexpr int WIDTH = C::ROW_DECAYS + (C::COLUMN ? C::COLUMNS : 0);
   if (threadIdx.x == 0) *found = segment;
   __syncthreads();
@@ -377,16 +427,16 @@ __device__ __forceinline__ int first_unsafe(const Arguments& p, const Work& w, i
 
 template <class C>
 __global__ void __launch_bounds__(C::THREADS, 1)
-    chunked(const bfloat* q, const bfloat* k, const bfloat* v, const typename C::Gate* gate_k,
+    chunked(const typename C::Element* q, const typename C::Element* k, const typename C::Element* v, const typename C::Gate* gate_k,
             const typename C::Gate* gate_v, const typename C::Gate* gate_head, const float* initial,
-            bfloat* y, float* last, float4* ends, float* decays, const bfloat* operands,
+            typename C::Element* y, float* last, float4* ends, float* decays, const char* operands,
             const uint4* products, const float* chunk_decays, const void* bounds, int T, int H,
             int V, int segments, int lead, int length, int bounds_64, int group,
             float scale,
             const __grid_constant__ Layout layout) {
   extern __shared__ __align__(1024) char memory[];
   const u32 shared = shared_address(memory);
-  Arguments p{q, k, v, gate_k, gate_v, gate_head, initial, y, last, ends, decays, operands, products,
+  Arguments<C> p{q, k, v, gate_k, gate_v, gate_head, initial, y, last, ends, decays, operands, products,
               chunk_decays, bounds, T, H, V, segments, lead, length, bounds_64, group, scale};
   // Blocks of a segment lie next to each other, those of the first one before all others.
   const int tiles = V / C::COLUMNS, all = C::ENDS ? segments - 1 : segments;

@@ -32,6 +32,7 @@ _MAX_INT = 2**31 - 1
 class Config:
     """The template arguments of ``chunked.cu``, whose `Config` says what they mean."""
 
+    element: torch.dtype
     gate: str
     gate_bytes: int
     gates: int
@@ -62,12 +63,21 @@ class Config:
         return bool(self.gates & VALUE_GATE) or not self.by_key
 
     @property
+    def planes(self) -> tuple[int, int]:
+        """So many bfloat16 numbers make an element of q and k with their gates, and of A."""
+        if self.element == torch.float32:
+            return 3, 3
+        split = self.element == torch.float16 or (self.by_key and not self.prepared)
+        return (2 if split else 1), 2
+
+    @property
     def slot(self) -> int:
         """Bytes of a slot."""
-        size = 2 * CHUNK * (self.key_dim * (1 if self.ends else 2) + self.columns)
+        size = 2 * CHUNK * self.key_dim * (1 if self.ends else 2) * self.planes[0]
+        size += self.element.itemsize * CHUNK * self.columns
         if self.gates & VALUE_GATE:
             size += CHUNK * self.columns * self.gate_bytes
-        size += 0 if self.ends else 512
+        size += 0 if self.ends else 512 * self.planes[1]
         size += 4 * self.key_dim if self.by_key else 0
         noted = self.ends or (not self.by_key and self.gates & HEAD_GATE)
         return -(-(size + (128 if noted else 0)) // 1024) * 1024
@@ -82,12 +92,13 @@ class Config:
         parts = self.key_dim // 64 if levelled else 1
         groups = self.preparers // parts
         size = 16
-        if not self.ends:
+        if not self.ends and self.element.itemsize == 2:
             size += self.states * 2 * CHUNK * 32 * self.tiles
         if levelled:
             size += self.preparers * (self.ahead + 1) * CHUNK * 64 * self.gate_bytes
             if not self.ends:
-                size += self.preparers * 2 * CHUNK * 144 + groups * 2 * (parts - 1) * 896
+                own = 2 * CHUNK * 144 if self.element == torch.bfloat16 else 64 * 128
+                size += self.preparers * own + groups * 2 * (parts - 1) * 896
         if self.by_key and self.ends:
             size += groups * 8 * self.key_dim
         return size
@@ -105,14 +116,16 @@ class Config:
 def _kernel(c: Config) -> Kernel:
     numbers = (c.gates, c.key_dim, c.tiles, c.states, c.slots, c.preparers, c.ahead)
     ends, prepared = ("true" if x else "false" for x in (c.ends, c.prepared))
-    arguments = [c.gate, *map(str, numbers), ends, prepared, str(c.shared)]
+    element = types(c.element, torch.float32, False)[0]
+    arguments = [element, c.gate, *map(str, numbers), ends, prepared, str(c.shared)]
     return Kernel(_SOURCE, f"chunked<Config<{', '.join(arguments)}>>")
 
 
 @functools.cache
-def _gate_keys(gate: str, gates: int, key_dim: int) -> Kernel:
+def _gate_keys(element: torch.dtype, gate: str, gates: int, key_dim: int) -> Kernel:
     """The kernel that does the work on gates of keys for all columns of a head at once."""
-    return Kernel(_SOURCE_KEYS, f"gate_keys<{gate}, {gates}, {key_dim}>")
+    name = types(element, torch.float32, False)[0]
+    return Kernel(_SOURCE_KEYS, f"gate_keys<{name}, {gate}, {gates}, {key_dim}>")
 
 
 class Chunks(NamedTuple):
@@ -127,7 +140,13 @@ class Chunks(NamedTuple):
 
 
 def choose(
-    gate: str, gate_bytes: int, gates: int, key_dim: int, value_dim: int, steps: int | None
+    gate: str,
+    gate_bytes: int,
+    gates: int,
+    key_dim: int,
+    value_dim: int,
+    steps: int | None,
+    element: torch.dtype = torch.bfloat16,
 ) -> Chunks | None:
     """The kernels for a problem, None where ``chunked.cu`` has none. ``steps`` is None where the
     host does not know the lengths of sequences.
@@ -139,7 +158,7 @@ def choose(
         return None
     if gates & KEY_GATE and key_dim == 256 and (gates & VALUE_GATE or steps is None):
         return None
-    base = Config(gate, gate_bytes, gates, key_dim, 1, 4, 4, 2)
+    base = Config(element, gate, gate_bytes, gates, key_dim, 1, 4, 4, 2)
     if gates & KEY_GATE:
         if key_dim == 256:
             base = replace(base, ahead=1, prepared=True)
@@ -153,6 +172,12 @@ def choose(
         base = replace(base, states=8 if value_dim % 128 == 0 else 4, ahead=1)
     else:
         base = replace(base, ahead=3)
+    if element != torch.bfloat16:  # operands of several planes: more shared memory and registers
+        base = replace(base, ahead=1, tiles=1, states=4)
+        if element == torch.float32 and key_dim == 256:
+            base = replace(base, preparers=2 if gates & KEY_GATE else 1)
+        elif element == torch.float32 and gates & VALUE_GATE and key_dim == 128:
+            base = replace(base, preparers=2)
     config = base.fitted()
     if steps is None:
         return Chunks(config, None, 1, 0, 0)
@@ -201,7 +226,7 @@ def plan(
     cu_seqlens: Tensor | None,
 ) -> Plan | None:
     """How ``chunked.cu`` would run this call, None where it cannot, or not well."""
-    if q.dtype != torch.bfloat16:
+    if q.dtype not in (torch.bfloat16, torch.float16, torch.float32):
         return None
     gate = gate_v if gate_v is not None else gate_k if gate_k is not None else gate_head
     addresses = q.data_ptr() | k.data_ptr() | v.data_ptr()
@@ -211,6 +236,7 @@ def plan(
         return None
     return _plan(
         q.device.index,
+        q.dtype,
         torch.float32 if gate is None else gate.dtype,
         log_gates and gate is not None,
         q.shape,
@@ -226,6 +252,7 @@ def plan(
 @functools.lru_cache(maxsize=1024)
 def _plan(
     device: int,
+    element: torch.dtype,
     gate: torch.dtype,
     log_gates: bool,
     keys: Sequence[int],
@@ -242,13 +269,16 @@ def _plan(
         return None
     gate_k, gate_v, gate_head = strides[3:6]
     gates = sum(1 << i for i, s in enumerate((gate_k, gate_v, gate_head)) if s is not None)
-    elements = [(s, 8) for s in strides[:3]]
+    elements = [(s, 16 // element.itemsize) for s in strides[:3]]
     elements += [(s, 16 // gate.itemsize) for s in (gate_k, gate_v) if s is not None]
     sizes = (batch, steps, heads)
     if not all(_in_units(sizes, s, unit) for s, unit in elements if s is not None):
         return None
-    kind = types(torch.bfloat16, gate, log_gates)[1]
-    chunks = choose(kind, gate.itemsize, gates, key_dim, value_dim, None if packed else steps)
+    kind = types(element, gate, log_gates)[1]
+    chunks = choose(
+        kind, gate.itemsize, gates, key_dim, value_dim, None if packed else steps,
+        element,
+    )
     if chunks is None:
         return None
     chains = (sequences if packed else batch) * heads
@@ -343,14 +373,14 @@ def calls(
     c = plan.chunks.config
     if c.prepared:
         pieces = plan.chains * -(-plan.numbers[0] // CHUNK)
-        operands = v.new_empty(pieces * 2 * CHUNK * c.key_dim)
-        products = v.new_empty(pieces * 128, dtype=torch.int32)
+        operands = v.new_empty(pieces * 4 * CHUNK * c.key_dim * c.planes[0], dtype=torch.uint8)
+        products = v.new_empty(pieces * c.planes[1] * 128, dtype=torch.int32)
         chunk_decays = v.new_empty(pieces * c.key_dim, dtype=torch.float32)
         arguments = (
             q, k, gate_k, gate_head, operands, products, chunk_decays, *plan.numbers[:2],
             plan.group, plan.strides,
         )  # fmt: skip
-        kernel = _gate_keys(c.gate, c.gates, c.key_dim)
+        kernel = _gate_keys(c.element, c.gate, c.gates, c.key_dim)
         made.append(Call(kernel, arguments, pieces, c.key_dim // 2, 0))
     arguments = (
         q, k, v, gate_k, gate_v, gate_head, initial, y, last, ends, decays, operands, products,

@@ -3,13 +3,15 @@
 #pragma once
 
 #include "levels.cuh"
+#include "fine.cuh"
 #include "warpgroup.cuh"
 
 // ---- configuration; chunked.py chooses it and computes SHARED likewise
 
-template <class Gate_, int GATES, int K_, int TILES_, int STATES_, int SLOTS_, int PREPARERS_,
+template <class Element_, class Gate_, int GATES, int K_, int TILES_, int STATES_, int SLOTS_, int PREPARERS_,
           int AHEAD_, bool ENDS_, bool PREPARED_, int SHARED_>
 struct Config {
+  typedef Element_ Element;
   typedef Gate_ Gate;
   static constexpr bool KEY = GATES & 1, VALUE = GATES & 2, HEAD = GATES & 4;
   static constexpr bool COLUMN = VALUE || !KEY;  // gates of columns are seen to, if only of one
@@ -22,25 +24,34 @@ struct Config {
   static constexpr int GROUPS = PREPARERS / PARTS;
   static constexpr int COLUMNS = STATES * 16 * TILES;  // of a block
   static constexpr int THREADS = 32 * (STATES + PREPARERS);
-  static constexpr int GATE = sizeof(Gate);  // bytes
+  static constexpr int GATE = sizeof(Gate), SIZE = sizeof(Element);  // bytes
 
-  // A slot, in bytes. Tiles of q and k are panels of 64 columns, as wgmma takes them. The 16-byte
+  // Operands of products are sums of bfloat16 numbers, so many planes of them: of the state and of v;
+  // of q and k with their gates; of A. A product has the terms of plane i and j with i + j < TERMS.
+  static constexpr bool FINE = !same<Element, bfloat>;  // A is made in float
+  static constexpr int TERMS = same<Element, float> ? 3 : 2;
+  static constexpr int LEFT = FINE ? TERMS : 1;
+  static constexpr int RIGHT = FINE ? TERMS : KEY && !PREPARED ? 2 : 1;
+  static constexpr int SUMMED = TERMS;  // planes of A
+
+  // A slot, in bytes. Tiles of q and k are panels of 64 columns, as wgmma takes
+  // them, plane after plane; as they come they lie in the first planes, lines of 128 bytes. The 16-byte
   // units of a 128-byte line are permuted by the row, so that neither copies nor reads meet bank
   // conflicts.
-  static constexpr int PANEL = 16 * 128, KEY_TILE = K / 64 * PANEL;
-  static constexpr int VALUE_ROW = 2 * COLUMNS, GATE_ROW = GATE * COLUMNS;
+  static constexpr int PLANE = 16 * 128, PANEL = RIGHT * PLANE, KEY_TILE = K / 64 * PANEL;
+  static constexpr int VALUE_ROW = SIZE * COLUMNS, GATE_ROW = GATE * COLUMNS;
   static constexpr int Q = 0, KEYS = ENDS ? 0 : KEY_TILE, VALUES = KEYS + KEY_TILE;
   static constexpr int GATE_TILE = VALUES + 16 * VALUE_ROW;
   static constexpr int PRODUCTS = GATE_TILE + (VALUE ? 16 * GATE_ROW : 0);  // A, by lanes
-  static constexpr int DECAYS = PRODUCTS + (ENDS ? 0 : 512);
+  static constexpr int DECAYS = PRODUCTS + (ENDS ? 0 : SUMMED * 512);
   static constexpr int NOTES = DECAYS + (KEY ? 4 * K : 0);  // gates of the head; first unsafe steps
   static constexpr int UNSAFE = NOTES + 64;
   static constexpr int SLOT = (NOTES + (ENDS || (!KEY && HEAD) ? 128 : 0) + 1023) / 1024 * 1024;
 
   static constexpr int OUT_ROW = 32 * TILES;  // of y, per state warp
-  static constexpr int OUT = ENDS ? 0 : 2 * 16 * OUT_ROW;
+  static constexpr int OUT = ENDS || SIZE == 4 ? 0 : 2 * 16 * OUT_ROW;
   static constexpr bool LEVELLED = KEY && !PREPARED;  // gates of keys are worked on here
-  static constexpr int LEVELS = LEVELLED && !ENDS ? 2 * LEVEL : 0;          // per preparing warp
+  static constexpr int LEVELS = LEVELLED && !ENDS ? FINE ? ADDENDS : 2 * LEVEL : 0;  // per preparing warp
   static constexpr int SHARE = LEVELLED && !ENDS ? 2 * (PARTS - 1) * 896 : 0;  // per group
   static constexpr int RING = LEVELLED ? (AHEAD + 1) * 16 * 64 * GATE : 0;  // per preparing warp
   static constexpr int TOTALS = KEY && ENDS ? 8 * K : 0;                    // per group
@@ -51,19 +62,21 @@ struct Config {
   static constexpr int AT_BARRIERS = AT_TOTALS + GROUPS * TOTALS;
   static constexpr int SHARED = AT_BARRIERS + SLOTS * 16 + 16;
   static_assert(SHARED == SHARED_, "chunked.py and chunked.cu disagree on the shared memory");
-  static_assert(SLOTS >= (AHEAD + 1) * GROUPS, "the ring is too short for what is under way");
+  static_assert(SLOTS > AHEAD * GROUPS + 1, "the ring is too short for what is under way");
   static_assert(STATES % 4 == 0, "wgmma takes four warps");
 };
 
+template <class C>
 struct Arguments {
-  const bfloat *q, *k, *v;
+  typedef typename C::Element Element;
+  const Element *q, *k, *v;
   const void *gate_k, *gate_v, *gate_head;
   const float* initial;  // (N, H, K, V) or null
-  bfloat* y;
+  Element* y;
   float* last;          // (N, H, K, V) or null
   float4* ends;         // end states of segments, as accumulators lie
   float* decays;        // products of their gates: (N * H, segments - 1, `width`)
-  const bfloat* operands;  // q and k with their gates: (N * H, chunks, 2, 16, K)
+  const char* operands;    // q and k with their gates, as slots take them: (N * H, chunks)
   const uint4* products;   // A of each chunk, as its slot takes it
   const float* chunk_decays;  // product of the gates of a chunk: (N * H, chunks, K)
   const void* bounds;   // of packed sequences, or null
@@ -77,7 +90,7 @@ struct Layout {
 
 // Products of gates that a segment hands on: of rows, then of columns.
 template <class C>
-__device__ __forceinline__ int width(const Arguments& p) {
+__device__ __forceinline__ int width(const Arguments<C>& p) {
   return C::ROW_DECAYS + (C::COLUMN ? p.V : 0);
 }
 
@@ -98,7 +111,6 @@ __device__ __forceinline__ float endless() { return __int_as_float(0x7f800000); 
 
 constexpr float SAFE = 13.0f;  // 16 gates of this size make 2^59
 constexpr float SAFE_OF_TWO = 3.6f;  // of each of two gates that meet
-constexpr int ALL_SAFE = 16;
 
 // Where a lane of `copy_rows` starts to read.
 template <int UNITS>
@@ -135,16 +147,25 @@ __device__ __forceinline__ void copy_rows(u32 to, const char* at, int64 row_byte
   }
 }
 
-// Two gates next to each other in shared memory.
+// Two gates, or other elements, next to each other in shared memory.
 __device__ __forceinline__ float2 load_gates(u32 at, float) { return load64(at); }
 __device__ __forceinline__ float2 load_gates(u32 at, bfloat) { return unpack(load32(at)); }
+__device__ __forceinline__ float2 load_gates(u32 at, half16) { return unpack_half(load32(at)); }
 template <class Element>
 __device__ __forceinline__ float2 load_gates(u32 at, logarithm<Element>) {
   const float2 x = load_gates(at, Element());
   return make_float2(expf(x.x), expf(x.y));
 }
+__device__ __forceinline__ float2 unpack_gates(u32 x, bfloat) { return unpack(x); }
+__device__ __forceinline__ float2 unpack_gates(u32 x, half16) { return unpack_half(x); }
+__device__ __forceinline__ float2 unpack_gates(u32, float) { return float2{}; }  // never asked for
+template <class Element>
+__device__ __forceinline__ float2 unpack_gates(u32 x, logarithm<Element>) {
+  return unpack_gates(x, Element());
+}
 __device__ __forceinline__ float as_gate(float x, float) { return x; }
 __device__ __forceinline__ float as_gate(float x, bfloat) { return x; }
+__device__ __forceinline__ float as_gate(float x, half16) { return x; }
 template <class Element>
 __device__ __forceinline__ float as_gate(float x, logarithm<Element>) { return expf(x); }
 

@@ -62,30 +62,28 @@ __device__ __forceinline__ void ready(u32 (&a)[N][4]) {
 #define SUMS64 SUMS32, D16(8), D16(12)
 #define SUMS128 SUMS64, D16(16), D16(20), D16(24), D16(28)
 
-// d (64 x N over a warpgroup) = a (64 x 16) b (16 x N), added to d if `ADD`; b along its columns
+// d (64 x N over a warpgroup) = a (64 x 16) b (16 x N), added to d; b along its columns
 // (ALONG 1) or along the 16. Sums lie as those of mma.sync with 16 x 8 do, 8 columns after the other.
-#define PRODUCT(N, COUNT, ALONG, ADD, A0, A1, A2, A3, B)                                         \
+#define PRODUCT(N, COUNT, ALONG, A0,      A1, A2, A3, B)                                         \
   asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" NAMES##COUNT "}, {"  \
-               A0 "," A1 "," A2 "," A3 "}, " B ", " ADD ", 1, 1, " ALONG ";"                     \
+               A0 "," A1 "," A2 "," A3 "}, " B ", 1, 1, 1, " ALONG ";"                     \
                : SUMS##COUNT                                                                     \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b)                              \
                : "memory")
 
-// The columns of the state times 16 rows of q.
-template <bool ADD>
+// The columns of the state times 16 steps of q.
 __device__ __forceinline__ void product_of_rows(float (&d)[2][4], const u32 (&a)[4], u64 b) {
-  if (ADD) PRODUCT(16, 8, "0", "1", "%8", "%9", "%10", "%11", "%12");
-  else PRODUCT(16, 8, "0", "0", "%8", "%9", "%10", "%11", "%12");
+  PRODUCT(16, 8, "0", "%8", "%9", "%10", "%11", "%12");
 }
 // v of 16 steps times k of all rows of the state, added to it.
 __device__ __forceinline__ void product_of_steps(float (&d)[8][4], const u32 (&a)[4], u64 b) {
-  PRODUCT(64, 32, "1", "1", "%32", "%33", "%34", "%35", "%36");
+  PRODUCT(64, 32, "1", "%32", "%33", "%34", "%35", "%36");
 }
 __device__ __forceinline__ void product_of_steps(float (&d)[16][4], const u32 (&a)[4], u64 b) {
-  PRODUCT(128, 64, "1", "1", "%64", "%65", "%66", "%67", "%68");
+  PRODUCT(128, 64, "1", "%64", "%65", "%66", "%67", "%68");
 }
 __device__ __forceinline__ void product_of_steps(float (&d)[32][4], const u32 (&a)[4], u64 b) {
-  PRODUCT(256, 128, "1", "1", "%128", "%129", "%130", "%131", "%132");
+  PRODUCT(256, 128, "1", "%128", "%129", "%130", "%131", "%132");
 }
 #undef PRODUCT
 #undef R8
