@@ -213,7 +213,7 @@ __device__ __forceinline__ void prepare(const Arguments<C>& p, const Layout& s, 
     float sums[6];
     if (C::FINE && !C::KEY) split_keys<C>(slot, lane);
     if (!C::ENDS && !(C::FINE && C::KEY)) {  // q k^T without gates
-      float a[2][4] = {};
+      float a[2][4] = {}, rest[2][4] = {};
       const int row_a = lane % 16, row_b = lane % 8 + lane / 16 * 8;
       const u32 at_q = slot + C::Q + part * C::PANEL + row_a * 128;
       const u32 at_k = slot + C::KEYS + part * C::PANEL + row_b * 128;
@@ -232,10 +232,13 @@ __device__ __forceinline__ void prepare(const Arguments<C>& p, const Layout& s, 
 #pragma unroll
           for (int w = PLANES - 1; w >= 0; --w)
             if (u + w < C::TERMS) {
-              multiply(a[0], x[u], y[w][0], y[w][1]);
-              multiply(a[1], x[u], y[w][2], y[w][3]);
+              multiply(u + w && C::APART ? rest[0] : a[0], x[u], y[w][0], y[w][1]);
+              multiply(u + w && C::APART ? rest[1] : a[1], x[u], y[w][2], y[w][3]);
             }
       }
+      if (C::APART)
+#pragma unroll
+        for (int i = 0; i < 8; ++i) a[i / 4][i % 4] += rest[i / 4][i % 4];
       if (!C::KEY) {
         float all[6] = {a[0][0], a[0][1], a[0][2], a[0][3], a[1][2], a[1][3]};
         if (C::FINE) unsafe = min(unsafe, unsafe_diagonal(all, lane));

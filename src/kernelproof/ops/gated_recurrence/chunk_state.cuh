@@ -99,6 +99,7 @@ struct ColumnGates {
                                        const float (&g)[C::TILES][2][2][2],
                                        const uint4 (&A)[C::SUMMED], const u32 (&masks)[4], int lane) {
     constexpr int TERMS = C::TERMS, LEFT = C::LEFT, SUMMED = C::SUMMED;
+    constexpr bool APART = C::APART;
     const int c = lane % 4;
 #pragma unroll
     for (int m = 0; m < C::TILES; ++m) {
@@ -148,21 +149,29 @@ struct ColumnGates {
         u32 mine[SUMMED];
 #pragma unroll
         for (int plane = 0; plane < SUMMED; ++plane) mine[plane] = half ? A[plane].z : A[plane].x;
-        float near[4] = {}, y2[4] = {}, y4[4] = {};
-        multiply_planes8<TERMS, LEFT, SUMMED>(near, raw[m], 2 * half, mine, masks[0]);
-        multiply_planes8<TERMS, LEFT, SUMMED>(y2, v2, 2 * half, mine, masks[2]);
-        multiply_planes8<TERMS, LEFT, SUMMED>(y4, v4, 2 * half, mine, masks[3]);
-        multiply_planes8<TERMS, LEFT, SUMMED>(near, v2, 2 * half, mine, masks[1]);
+        float near[4] = {}, y2[4] = {}, y4[4] = {}, fine[3][4] = {};
+        float(&near_rest)[4] = APART ? fine[0] : near, (&y2_rest)[4] = APART ? fine[1] : y2;
+        float(&y4_rest)[4] = APART ? fine[2] : y4;
+        multiply_planes8<TERMS, LEFT, SUMMED>(near, near_rest, raw[m], 2 * half, mine, masks[0]);
+        multiply_planes8<TERMS, LEFT, SUMMED>(y2, y2_rest, v2, 2 * half, mine, masks[2]);
+        multiply_planes8<TERMS, LEFT, SUMMED>(y4, y4_rest, v4, 2 * half, mine, masks[3]);
+        multiply_planes8<TERMS, LEFT, SUMMED>(near, near_rest, v2, 2 * half, mine, masks[1]);
 #pragma unroll
-        for (int x = 0; x < 4; ++x)
+        for (int x = 0; x < 4; ++x) {
+          if (APART) near[x] += fine[0][x], y2[x] += fine[1][x], y4[x] += fine[2][x];
           y[m][half][x] = fmaf(up4[half][x], y4[x], fmaf(up2[half][x], y2[x], near[x]));
+        }
       }
 #pragma unroll
       for (int x = 0; x < 4; ++x) cross[m][x] = 0.0f;
       u32 across[SUMMED];
 #pragma unroll
       for (int plane = 0; plane < SUMMED; ++plane) across[plane] = A[plane].y;
-      multiply_planes8<TERMS, LEFT, SUMMED>(cross[m], v8, 0, across, ~0u);
+      float fine[4] = {};
+      multiply_planes8<TERMS, LEFT, SUMMED>(cross[m], APART ? fine : cross[m], v8, 0, across, ~0u);
+      if (APART)
+#pragma unroll
+        for (int x = 0; x < 4; ++x) cross[m][x] += fine[x];
     }
   }
 };

@@ -193,23 +193,23 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
   };
 
   // y from the chunk's own steps, where no gates of columns come in between.
-  auto near_steps = [&](float (&out)[TILES][2][4]) {
+  auto near_steps = [&](float (&out)[TILES][2][4], float (&fine)[TILES][2][4]) {
 #pragma unroll
     for (int m = 0; m < TILES; ++m) {
 #pragma unroll
-      for (int x = 0; x < 8; ++x) out[m][x / 4][x % 4] = 0.0f;
+      for (int x = 0; x < 8; ++x) out[m][x / 4][x % 4] = fine[m][x / 4][x % 4] = 0.0f;
       if (C::COLUMN) continue;
       u32 of_first[SUMMED], of_both[2][SUMMED];
 #pragma unroll
       for (int plane = 0; plane < SUMMED; ++plane)
         of_first[plane] = A[plane].x, of_both[0][plane] = A[plane].y, of_both[1][plane] = A[plane].z;
-      multiply_planes8<C::TERMS, LEFT, SUMMED>(out[m][0], values[m], 0, of_first, ~0u);
-      multiply_planes<C::TERMS, LEFT, SUMMED>(out[m][1], values[m], of_both[0], of_both[1]);
+      multiply_planes8<C::TERMS, LEFT, SUMMED>(out[m][0], C::APART ? fine[m][0] : out[m][0], values[m], 0, of_first, ~0u);
+      multiply_planes<C::TERMS, LEFT, SUMMED>(out[m][1], C::APART ? fine[m][1] : out[m][1], values[m], of_both[0], of_both[1]);
     }
   };
   // Adds S q: planes of the state as it lies in registers are the left operands. `out` is there after
   // a wait.
-  auto read_state = [&](u32 slot, float (&out)[TILES][2][4]) {
+  auto read_state = [&](u32 slot, float (&out)[TILES][2][4], float (&fine)[TILES][2][4]) {
     // Pieces of 16 rows whose operands are held at a time.
     constexpr int MOST = (C::K * TILES <= 128 ? 8 : 4) / (TILES * LEFT);
     constexpr int GROUP = MOST < 1 ? 1 : MOST >= 8 && PIECES >= 8 ? 8 : MOST >= 4 ? 4 : MOST >= 2 ? 2 : 1;
@@ -232,6 +232,7 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
 #pragma unroll
         for (int plane = 0; plane < LEFT; ++plane) ready(a[m][plane]);
         ready(out[m]);
+        if (C::APART) ready(fine[m]);
       }
       product_fence();
 #pragma unroll
@@ -245,7 +246,7 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
             if (sum >= plane && sum - plane < C::RIGHT)
 #pragma unroll
               for (int m = 0; m < TILES; ++m)
-                product_of_rows(out[m], a[m][plane][i], at + ((sum - plane) * C::PLANE >> 4));
+                product_of_rows(sum && C::APART ? fine[m] : out[m], a[m][plane][i], at + ((sum - plane) * C::PLANE >> 4));
       }
       product_commit();
     }
@@ -327,14 +328,19 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
 #pragma unroll 1
   for (int n = 0; n < w.chunks; ++n) {
     const u32 slot = shared + at_slot * C::SLOT;
-    float out[TILES][2][4];
+    float out[TILES][2][4], fine[TILES][2][4];
     if (unsafe >= ALL_SAFE) {
-      if (!C::ENDS) near_steps(out), read_state(slot, out);
+      if (!C::ENDS) near_steps(out, fine), read_state(slot, out, fine);
       pass(slot);
       if (!C::ENDS) {
         product_wait<1>();
 #pragma unroll
-        for (int m = 0; m < TILES; ++m) ready(out[m]);
+        for (int m = 0; m < TILES; ++m) {
+          ready(out[m]);
+          if (C::APART) ready(fine[m]);
+#pragma unroll
+          for (int x = 0; x < 8 && C::APART; ++x) out[m][x / 4][x % 4] += fine[m][x / 4][x % 4];
+        }
         finish(out, n);
       }
       product_wait<0>();
@@ -342,10 +348,15 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
       for (int m = 0; m < TILES; ++m) ready(f.s[m]);
     } else {
       if (!C::ENDS) {
-        near_steps(out), read_state(slot, out);
+        near_steps(out, fine), read_state(slot, out, fine);
         product_wait<0>();
 #pragma unroll
-        for (int m = 0; m < TILES; ++m) ready(out[m]);
+        for (int m = 0; m < TILES; ++m) {
+          ready(out[m]);
+          if (C::APART) ready(fine[m]);
+#pragma unroll
+          for (int x = 0; x < 8 && C::APART; ++x) out[m][x / 4][x % 4] += fine[m][x / 4][x % 4];
+        }
       }
       // Copies, because what a function is given by reference cannot stay in registers.
       Fragments<C> copy = f;

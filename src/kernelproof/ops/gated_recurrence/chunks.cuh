@@ -33,6 +33,7 @@ struct Config {
   static constexpr int LEFT = FINE ? TERMS : 1;
   static constexpr int RIGHT = FINE ? TERMS : KEY && !PREPARED ? 2 : 1;
   static constexpr int SUMMED = TERMS;  // planes of A
+  static constexpr bool APART = TERMS > 2;  // small terms of y have sums of their own
 
   // A slot, in bytes. Tiles of q and k are panels of 64 columns, as wgmma takes
   // them, plane after plane; as they come they lie in the first planes, lines of 128 bytes. The 16-byte

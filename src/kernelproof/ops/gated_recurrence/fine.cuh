@@ -51,26 +51,28 @@ __device__ __forceinline__ uint4 products_plane(float (&sums)[6], int unsafe) {
   return make_uint4(out[0], out[1], out[2], unsafe);
 }
 
-// c += a b over planes; the smallest terms first.
+// c += a b over planes; all terms but the leading one to `rest`, because a tensor core cuts off what is
+// below the last bit of the largest addend, in every product anew.
 template <int TERMS, int LEFT, int RIGHT>
-__device__ __forceinline__ void multiply_planes(float (&c)[4], const u32 (&a)[LEFT][4],
+__device__ __forceinline__ void multiply_planes(float (&c)[4], float (&rest)[4], const u32 (&a)[LEFT][4],
                                                 const u32 (&b0)[RIGHT], const u32 (&b1)[RIGHT]) {
 #pragma unroll
   for (int sum = TERMS - 1; sum >= 0; --sum)
 #pragma unroll
     for (int i = 0; i < LEFT; ++i)
-      if (sum >= i && sum - i < RIGHT) multiply(c, a[i], b0[sum - i], b1[sum - i]);
+      if (sum >= i && sum - i < RIGHT) multiply(sum ? rest : c, a[i], b0[sum - i], b1[sum - i]);
 }
 // The same with the columns `first` and 8 more of a, and masked rows of b.
 template <int TERMS, int LEFT, int RIGHT>
-__device__ __forceinline__ void multiply_planes8(float (&c)[4], const u32 (&a)[LEFT][4], int first,
+__device__ __forceinline__ void multiply_planes8(float (&c)[4], float (&rest)[4],
+                                                 const u32 (&a)[LEFT][4], int first,
                                                  const u32 (&b)[RIGHT], u32 mask) {
 #pragma unroll
   for (int sum = TERMS - 1; sum >= 0; --sum)
 #pragma unroll
     for (int i = 0; i < LEFT; ++i)
       if (sum >= i && sum - i < RIGHT)
-        multiply8(c, a[i][first], a[i][first + 1], b[sum - i] & mask);
+        multiply8(sum ? rest : c, a[i][first], a[i][first + 1], b[sum - i] & mask);
 }
 
 // The first step whose product of q and k is not finite, so that neither may be split.
