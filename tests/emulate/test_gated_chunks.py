@@ -17,8 +17,10 @@ pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC compiles the kernels")
 
 from kernelproof.emulate.standin import Recorder, standing_in
 from kernelproof.ops.gated_recurrence import chunked, cuda, reference
+from kernelproof.ops.gated_recurrence.call import Call
 
 Tensors = list[Tensor | None]
+HALF = torch.float16
 FAMILIES = {
     "signed": torch.tanh,
     "zeros": lambda x: torch.sigmoid(x) * (x > -1.6),
@@ -70,7 +72,7 @@ def emulated(
     recorder = Recorder(hopper=True)
     bounds, log = options.get("cu_seqlens"), options.get("log_gates", False)
     with segments(lead, 32), standing_in(recorder):
-        assert chunked.plan(*given, state, None, log, bounds) is not None
+        assert chunked.plan(Call(*given, state, None, log, bounds)) is not None
         y, last = cuda.launch(*given, 0.5, state, True, **options)
     results = recorder.taken()
     assert results and [str(f) for r in results for f in r.findings] == []
@@ -116,8 +118,17 @@ def seeded() -> None:
         ({"steps": 83, "gates": "v", "key_dim": 64, "family": "large", "dtype": torch.float32}, 48),
         ({"steps": 35, "gates": "kh", "key_dim": 128, "dtype": torch.float32}, 16),
         ({"steps": 35, "gates": "k", "key_dim": 256, "dtype": torch.float32}, 16),
-        ({"steps": 35, "gates": "k", "key_dim": 64, "family": "large", "dtype": torch.float16}, 16),
-        ({"steps": 35, "gates": "vh", "key_dim": 64, "gate_dtype": torch.float16, "dtype": torch.float16}, 16),
+        ({"steps": 35, "gates": "k", "key_dim": 64, "family": "large", "dtype": HALF}, 16),
+        (
+            {
+                "steps": 35,
+                "gates": "vh",
+                "key_dim": 64,
+                "gate_dtype": torch.float16,
+                "dtype": torch.float16,
+            },
+            16,
+        ),
     ],
     ids=str,
 )

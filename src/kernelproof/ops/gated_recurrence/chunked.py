@@ -13,11 +13,13 @@ import torch
 from torch import Tensor
 
 from kernelproof.cuda import Kernel
+from kernelproof.ops.gated_recurrence.call import Call
 from kernelproof.ops.gated_recurrence.config import HEAD_GATE, KEY_GATE, VALUE_GATE, types
 
 _SOURCE = Path(__file__).parent / "chunked.cu"
 _SOURCE_KEYS = Path(__file__).parent / "gate_keys.cu"
 CHUNK = 16  # steps
+_ELEMENTS = (torch.bfloat16, torch.float16, torch.float32)
 _SHARED_LIMIT = 227 * 1024  # bytes that a block of sm_90 may have
 _MOST_SLOTS = 20
 # Below so many steps the general kernel is the faster one.
@@ -213,39 +215,20 @@ class Plan:
     strides: bytes
 
 
-def plan(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    gate_k: Tensor | None,
-    gate_v: Tensor | None,
-    gate_head: Tensor | None,
-    initial: Tensor | None,
-    last: Tensor | None,
-    log_gates: bool,
-    cu_seqlens: Tensor | None,
-) -> Plan | None:
+def plan(call: Call) -> Plan | None:
     """How ``chunked.cu`` would run this call, None where it cannot, or not well."""
-    if q.dtype not in (torch.bfloat16, torch.float16, torch.float32):
+    if call.q.dtype not in _ELEMENTS or call.addresses() % 16:
         return None
-    gate = gate_v if gate_v is not None else gate_k if gate_k is not None else gate_head
-    addresses = q.data_ptr() | k.data_ptr() | v.data_ptr()
-    for one in (gate_k, gate_v):
-        addresses |= 0 if one is None else one.data_ptr()
-    if addresses % 16:
-        return None
+    gate = call.gate
     return _plan(
-        q.device.index,
-        q.dtype,
+        call.q.device.index,
+        call.q.dtype,
         torch.float32 if gate is None else gate.dtype,
-        log_gates and gate is not None,
-        q.shape,
-        v.shape,
-        -1 if cu_seqlens is None else cu_seqlens.shape[0] - 1,
-        q.stride(),
-        k.stride(),
-        v.stride(),
-        *(None if x is None else x.stride() for x in (gate_k, gate_v, gate_head, initial, last)),
+        call.log_gates and gate is not None,
+        call.q.shape,
+        call.v.shape,
+        call.sequences,
+        *call.strides(),
     )
 
 
@@ -276,7 +259,12 @@ def _plan(
         return None
     kind = types(element, gate, log_gates)[1]
     chunks = choose(
-        kind, gate.itemsize, gates, key_dim, value_dim, None if packed else steps,
+        kind,
+        gate.itemsize,
+        gates,
+        key_dim,
+        value_dim,
+        None if packed else steps,
         element,
     )
     if chunks is None:
@@ -307,31 +295,16 @@ def _in_units(sizes: Sequence[int], strides: Sequence[int], unit: int) -> bool:
     return strides[3] == 1 and all(n <= 1 or s % unit == 0 for n, s in outer)
 
 
-def launch(
-    plan: Plan,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    gate_k: Tensor | None,
-    gate_v: Tensor | None,
-    gate_head: Tensor | None,
-    initial: Tensor | None,
-    last: Tensor | None,
-    cu_seqlens: Tensor | None,
-    scale: float,
-    y: Tensor,
-) -> None:
+def launch(plan: Plan, call: Call, scale: float, y: Tensor) -> None:
     """Run ``plan``: write y and, if given, the last state."""
-    for call in calls(
-        plan, q, k, v, gate_k, gate_v, gate_head, initial, last, cu_seqlens, scale, y
-    ):
-        call.kernel(
-            *call.arguments, grid=call.grid, block=call.block, shared=call.shared,
-            programmatic=call.overlaps,
+    for one in launches(plan, call, scale, y):
+        one.kernel(
+            *one.arguments, grid=one.grid, block=one.block, shared=one.shared,
+            programmatic=one.overlaps,
         )  # fmt: skip
 
 
-class Call(NamedTuple):
+class Launch(NamedTuple):
     """One launch."""
 
     kernel: Kernel
@@ -342,29 +315,17 @@ class Call(NamedTuple):
     overlaps: bool = False  # it may begin before the launch before it has ended
 
 
-def calls(
-    plan: Plan,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    gate_k: Tensor | None,
-    gate_v: Tensor | None,
-    gate_head: Tensor | None,
-    initial: Tensor | None,
-    last: Tensor | None,
-    cu_seqlens: Tensor | None,
-    scale: float,
-    y: Tensor,
-) -> list[Call]:
+def launches(plan: Plan, call: Call, scale: float, y: Tensor) -> list[Launch]:
     """The launches of ``plan`` in order, with memory for what they hand on."""
-    made: list[Call] = []
+    q, k, v, gate_k, gate_v, gate_head, initial, last, _, cu_seqlens = call
+    made: list[Launch] = []
     ends: Any = None
     decays: Any = None
     segments = plan.numbers[3]
     if segments > 1:
         count = plan.chains * (segments - 1)
-        config = plan.chunks.config
-        width = plan.key_dim * config.by_key + plan.value_dim * config.by_column
+        main = plan.chunks.config
+        width = plan.key_dim * main.by_key + plan.value_dim * main.by_column
         ends = v.new_empty(count * plan.key_dim * plan.value_dim, dtype=torch.float32)
         decays = v.new_empty(count * width, dtype=torch.float32)
     operands: Any = None
@@ -381,7 +342,7 @@ def calls(
             plan.group, plan.strides,
         )  # fmt: skip
         kernel = _gate_keys(c.element, c.gate, c.gates, c.key_dim)
-        made.append(Call(kernel, arguments, pieces, c.key_dim // 2, 0))
+        made.append(Launch(kernel, arguments, pieces, c.key_dim // 2, 0))
     arguments = (
         q, k, v, gate_k, gate_v, gate_head, initial, y, last, ends, decays, operands, products,
         chunk_decays, cu_seqlens, *plan.numbers,
@@ -392,7 +353,7 @@ def calls(
         if config is not None:
             after = bool(made)
             made.append(
-                Call(config.kernel(), arguments, grid, config.threads, config.shared, after)
+                Launch(config.kernel(), arguments, grid, config.threads, config.shared, after)
             )
     return made
 
