@@ -99,6 +99,47 @@ __device__ __forceinline__ void split_keys(u32 slot, int lane) {
   }
   __syncwarp();
 }
+// Where one gate, or none, is for all of the state: its products within the chunk, as notes for the
+// state warps and multiplied to a lane's `sums` (see `pick_level`). `head`: the gate of step `lane`.
+template <class C>
+__device__ __forceinline__ void scalar_decays(u32 slot, int lane, int unsafe, float head,
+                                              float (&sums)[6]) {
+  float g[16];
+  if (!C::HEAD) head = 1.0f;
+  if (lane >= unsafe) head = 0.0f;
+#pragma unroll
+  for (int t = 0; t < 16; ++t) g[t] = __shfl_sync(~0u, head, t);
+  float since = 1.0f, after = 1.0f;
+#pragma unroll
+  for (int t = 0; t < 16; ++t)
+    if (t <= lane) since *= g[t];
+#pragma unroll
+  for (int t = 15; t > 0; --t)
+    if (t > lane) after *= g[t];
+  if (lane < 16) {
+    store32(slot + C::NOTES + lane * 4, __float_as_uint(since));
+    store32(slot + C::AFTER + lane * 4, __float_as_uint(after));
+  }
+  if (C::ENDS) return;
+  const int t = lane / 4, s = lane % 4 * 2;
+  float second = g[8];  // from the start of the second half to t + 8
+#pragma unroll
+  for (int u = 1; u < 8; ++u)
+    if (u <= t) second *= g[8 + u];
+#pragma unroll
+  for (int x = 0; x < 2; ++x) {
+    float within = 1.0f, first = 1.0f, later = 1.0f;
+#pragma unroll
+    for (int u = 1; u < 8; ++u) {
+      if (u > s + x) first *= g[u];
+      if (u > s + x && u <= t) within *= g[u], later *= g[8 + u];
+    }
+    sums[x] = s + x <= t ? sums[x] * within : 0.0f;
+    sums[4 + x] = s + x <= t ? sums[4 + x] * later : 0.0f;
+    sums[2 + x] *= first * second;
+  }
+}
+
 // The first step of a chunk whose k is not finite, where k with its gates is split in planes: the rest
 // of infinity is not a number.
 template <class C>
@@ -208,7 +249,7 @@ __device__ __forceinline__ void prepare(const Arguments<C>& p, const Layout& s, 
     const u32 slot = shared + working * C::SLOT;
 
     int unsafe = ALL_SAFE;
-    if (C::COLUMN || !C::ENDS)
+    if (!C::KEY || C::VALUE || !C::ENDS)
       unsafe = unsafe_columns<C>(slot, lane, row0, lane < 16 ? heads[C::AHEAD] : 0.0f);
     float sums[6];
     if (C::FINE && !C::KEY) split_keys<C>(slot, lane);
@@ -242,6 +283,7 @@ __device__ __forceinline__ void prepare(const Arguments<C>& p, const Layout& s, 
       if (!C::KEY) {
         float all[6] = {a[0][0], a[0][1], a[0][2], a[0][3], a[1][2], a[1][3]};
         if (C::FINE) unsafe = min(unsafe, unsafe_diagonal(all, lane));
+        if (C::SCALAR) scalar_decays<C>(slot, lane, unsafe, heads[C::AHEAD], all);
         store_products<C>(slot, lane, all, unsafe);
       } else {
         pick_diagonal(sums, a, lane);
@@ -250,7 +292,11 @@ __device__ __forceinline__ void prepare(const Arguments<C>& p, const Layout& s, 
       }
     }
     if (!C::KEY && C::ENDS && lane == 0) store32(slot + C::UNSAFE, unsafe);
-    if (!C::KEY && C::HEAD && lane < 16)
+    if (C::SCALAR && C::ENDS) {
+      float none[6];
+      scalar_decays<C>(slot, lane, unsafe, heads[C::AHEAD], none);
+    }
+    if (C::VALUE && !C::KEY && C::HEAD && lane < 16)
       store32(slot + C::NOTES + lane * 4, __float_as_uint(heads[C::AHEAD]));
     if (C::KEY) {
       const u32 at = slot + part * C::PANEL, unit = lane * 4;

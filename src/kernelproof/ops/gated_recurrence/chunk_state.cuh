@@ -45,7 +45,7 @@ __device__ __noinline__ void walk(const Arguments<C>& p, const Layout& s, const 
       for (int r = 0; r < 2; ++r) {
         value[m][r] = to_float(v[m * 16 + r * 8]);
         gate[m][r] = C::VALUE ? to_float(gv[m * 16 + r * 8]) : 1.0f;
-        if (C::HEAD && !C::KEY) gate[m][r] = joined(gate[m][r], head);
+        if (C::HEAD && !C::KEY) gate[m][r] = C::VALUE ? joined(gate[m][r], head) : head;
         sum[m][r] = 0.0f;
       }
 #pragma unroll
@@ -61,7 +61,7 @@ __device__ __noinline__ void walk(const Arguments<C>& p, const Layout& s, const 
 #pragma unroll
           for (int r = 0; r < 2; ++r) {
             float& now = f.s[m][j][2 * r + x];
-            const float both = C::KEY && C::COLUMN ? joined(key_gate, gate[m][r])
+            const float both = C::KEY && C::VALUE ? joined(key_gate, gate[m][r])
                                                        : C::KEY ? key_gate : gate[m][r];
             now = fmaf(both, now, key * value[m][r]);
             sum[m][r] = fmaf(query, now, sum[m][r]);
@@ -208,7 +208,7 @@ __device__ __forceinline__ void first_state(const Arguments<C>& p, const Layout&
       const int tile = w.column / 16 + warp * C::TILES + m;
       const float4* const ends = p.ends + (at * (p.V / 16) + tile) * (C::K / 8 * 32) + lane;
       float column[2] = {1.0f, 1.0f};
-      if (C::COLUMN)
+      if (C::VALUE || !C::KEY)
         column[0] = decays[C::ROW_DECAYS + tile * 16 + lane / 4],
         column[1] = decays[C::ROW_DECAYS + tile * 16 + lane / 4 + 8];
 #pragma unroll

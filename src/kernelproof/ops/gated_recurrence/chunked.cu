@@ -52,6 +52,8 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
   uint4 A[SUMMED] = {};
   int unsafe = ALL_SAFE;
   ColumnGates<C> gates;
+  float2 since[2], after[2];  // products of a gate for all of the state, at the lane's steps
+  float chunk_decay = 1.0f;
   u32 decays_at = C::DECAYS + c * 8;
   stay(decays_at);
   // Values of steps from `unsafe` on become zero.
@@ -100,7 +102,8 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
     float g[TILES][2][2][2];
     if (C::COLUMN) {
       float2 head[2] = {make_float2(1.0f, 1.0f), make_float2(1.0f, 1.0f)};
-      if (C::HEAD && !C::KEY) head[0] = load64(slot + C::NOTES + c * 8), head[1] = load64(slot + C::NOTES + 32 + c * 8);
+      if (C::HEAD && !C::KEY)
+        head[0] = load64(slot + C::NOTES + c * 8), head[1] = load64(slot + C::NOTES + 32 + c * 8);
 #pragma unroll
       for (int m = 0; m < TILES; ++m) {
         u32 packed[4];
@@ -118,6 +121,14 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
             g[m][half][r][0] = x.x, g[m][half][r][1] = x.y;
           }
       }
+    }
+    if (C::SCALAR) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        since[half] = load64(slot + C::NOTES + half * 32 + c * 8);
+        after[half] = load64(slot + C::AFTER + half * 32 + c * 8);
+      }
+      chunk_decay = load_float(slot + C::NOTES + 60);
     }
     if (!C::ENDS) {
 #pragma unroll
@@ -151,15 +162,17 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
     }
     if (C::COLUMN) {
       gates.make(values, g, A, masks, lane);
+    }
+    if (C::ENDS && (C::COLUMN || C::SCALAR))
 #pragma unroll
       for (int m = 0; m < TILES; ++m)
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-          total[m][r] *= gates.all[m][r];
-          growth[m][r] *= fmaxf(1.0f, fabsf(gates.all[m][r]));
+          const float all = C::COLUMN ? gates.all[m][r] : chunk_decay;
+          total[m][r] *= all;
+          growth[m][r] *= fmaxf(1.0f, fabsf(all));
           if (unsafe < ALL_SAFE) growth[m][r] = endless();
         }
-    }
     if (++reading == C::SLOTS) reading = 0, phase ^= 1;
   };
 
@@ -196,15 +209,24 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
   auto near_steps = [&](float (&out)[TILES][2][4], float (&fine)[TILES][2][4]) {
 #pragma unroll
     for (int m = 0; m < TILES; ++m) {
-#pragma unroll
-      for (int x = 0; x < 8; ++x) out[m][x / 4][x % 4] = fine[m][x / 4][x % 4] = 0.0f;
-      if (C::COLUMN) continue;
       u32 of_first[SUMMED], of_both[2][SUMMED];
 #pragma unroll
       for (int plane = 0; plane < SUMMED; ++plane)
         of_first[plane] = A[plane].x, of_both[0][plane] = A[plane].y, of_both[1][plane] = A[plane].z;
       multiply_planes8<C::TERMS, LEFT, SUMMED>(out[m][0], C::APART ? fine[m][0] : out[m][0], values[m], 0, of_first, ~0u);
       multiply_planes<C::TERMS, LEFT, SUMMED>(out[m][1], C::APART ? fine[m][1] : out[m][1], values[m], of_both[0], of_both[1]);
+    }
+  };
+  auto own_steps = [&](float (&out)[TILES][2][4], float (&fine)[TILES][2][4],
+                       float (&near)[TILES][2][4]) {
+    if (C::SCALAR) {
+      float rest[TILES][2][4] = {};
+      near_steps(near, rest);
+#pragma unroll
+      for (int x = 0; x < 8 * TILES && C::APART; ++x)
+        near[x / 8][x / 4 % 2][x % 4] += rest[x / 8][x / 4 % 2][x % 4];
+    } else if (!C::COLUMN) {
+      near_steps(out, fine);
     }
   };
   // Adds S q: planes of the state as it lies in registers are the left operands. `out` is there after
@@ -265,6 +287,9 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
           const float up = gates.all[m][0], down = gates.all[m][1];
           x[0] *= up, x[1] *= up, x[2] *= down, x[3] *= down;
         }
+        if (C::SCALAR && C::HEAD)
+#pragma unroll
+          for (int e = 0; e < 4; ++e) x[e] *= chunk_decay;
       }
     }
     u32 v[TILES][LEFT][4];
@@ -273,6 +298,19 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
 #pragma unroll
       for (int x = 0; x < 4 * LEFT; ++x)
         v[m][x / 4][x % 4] = C::COLUMN ? gates.v[m][x / 4][x % 4] : values[m][x / 4][x % 4];
+      if (C::SCALAR && C::HEAD)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          float2 x = make_float2(0.0f, 0.0f);
+#pragma unroll
+          for (int plane = LEFT - 1; plane >= 0; --plane) {
+            const float2 part = unpack(values[m][plane][i]);
+            x.x += part.x, x.y += part.y;
+          }
+          x = x * after[i / 2];
+#pragma unroll
+          for (int plane = 0; plane < LEFT; ++plane) v[m][plane][i] = next_plane(x);
+        }
       ready(f.s[m]), ready(v[m]);
     }
     product_fence();
@@ -287,19 +325,29 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
             product_of_steps(f.s[m], v[m][plane], k + ((sum - plane) * C::PLANE >> 4));
     product_commit();
   };
+  // y of the chunk's own steps, and what comes from the state with the gates since.
+  auto both = [&](float (&out)[TILES][2][4], const float (&near)[TILES][2][4]) {
+#pragma unroll
+    for (int m = 0; m < TILES; ++m)
+#pragma unroll
+      for (int x = 0; x < 4; ++x) {
+        if (C::COLUMN) {
+          out[m][0][x] = fmaf(gates.to[m][0][x], out[m][0][x], gates.y[m][0][x]);
+          out[m][1][x] = fmaf(gates.to[m][1][x],
+                              fmaf(gates.first[m][x / 2], out[m][1][x], gates.cross[m][x]),
+                              gates.y[m][1][x]);
+        } else if (C::SCALAR) {
+#pragma unroll
+          for (int half = 0; half < 2; ++half)
+            out[m][half][x] = fmaf(x % 2 ? since[half].y : since[half].x, out[m][half][x], near[m][half][x]);
+        }
+      }
+  };
   auto finish = [&](float (&out)[TILES][2][4], int n) {
     uint4 before[TILES];
     if (C::SIZE == 2 && n > 0) fetch(before, (n - 1) & 1);
 #pragma unroll
     for (int m = 0; m < TILES; ++m) {
-      if (C::COLUMN)
-#pragma unroll
-        for (int x = 0; x < 4; ++x) {
-          out[m][0][x] = fmaf(gates.to[m][0][x], out[m][0][x], gates.y[m][0][x]);
-          out[m][1][x] = fmaf(gates.to[m][1][x],
-                              fmaf(gates.first[m][x / 2], out[m][1][x], gates.cross[m][x]),
-                              gates.y[m][1][x]);
-        }
       if (C::SIZE == 4) {
         if (n >= w.silent)
 #pragma unroll
@@ -328,9 +376,9 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
 #pragma unroll 1
   for (int n = 0; n < w.chunks; ++n) {
     const u32 slot = shared + at_slot * C::SLOT;
-    float out[TILES][2][4], fine[TILES][2][4];
+    float out[TILES][2][4] = {}, fine[TILES][2][4] = {}, near[TILES][2][4] = {};
     if (unsafe >= ALL_SAFE) {
-      if (!C::ENDS) near_steps(out, fine), read_state(slot, out, fine);
+      if (!C::ENDS) own_steps(out, fine, near), read_state(slot, out, fine);
       pass(slot);
       if (!C::ENDS) {
         product_wait<1>();
@@ -341,14 +389,14 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
 #pragma unroll
           for (int x = 0; x < 8 && C::APART; ++x) out[m][x / 4][x % 4] += fine[m][x / 4][x % 4];
         }
-        finish(out, n);
+        both(out, near), finish(out, n);
       }
       product_wait<0>();
 #pragma unroll
       for (int m = 0; m < TILES; ++m) ready(f.s[m]);
     } else {
       if (!C::ENDS) {
-        near_steps(out, fine), read_state(slot, out, fine);
+        own_steps(out, fine, near), read_state(slot, out, fine);
         product_wait<0>();
 #pragma unroll
         for (int m = 0; m < TILES; ++m) {
@@ -357,6 +405,7 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
 #pragma unroll
           for (int x = 0; x < 8 && C::APART; ++x) out[m][x / 4][x % 4] += fine[m][x / 4][x % 4];
         }
+        both(out, near);
       }
       // Copies, because what a function is given by reference cannot stay in registers.
       Fragments<C> copy = f;
@@ -371,12 +420,7 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
         for (int i = 0; i < 8; ++i) {
           const int half = i / 4, x = i % 4;
           if (C::ENDS || half * 8 + c * 2 + x % 2 < unsafe) continue;
-          if (!C::COLUMN) {
-            out[m][half][x] = walked[m][half][x];
-          } else {  // what follows adds nothing to it
-            out[m][half][x] = gates.to[m][half][x] = 0.0f;
-            gates.y[m][half][x] = walked[m][half][x];
-          }
+          out[m][half][x] = walked[m][half][x];
         }
       if (!C::ENDS) finish(out, n);
     }
@@ -403,7 +447,7 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
         store_global128(ends + j * 32, make_uint4(__float_as_uint(x[0]), __float_as_uint(x[1]),
                                                   __float_as_uint(x[2]), __float_as_uint(x[3])));
       }
-      if (C::COLUMN && c == 0)
+      if (!(C::KEY && !C::VALUE) && c == 0)
 #pragma unroll
         for (int r = 0; r < 2; ++r)
           p.decays[at * width<C>(p) + C::ROW_DECAYS + tile * 16 + lane / 4 + r * 8] =
@@ -423,7 +467,7 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
 // `segment`.
 template <class C>
 __device__ __forceinline__ int first_unsafe(const Arguments<C>& p, const Work& w, int segment, int* found) {
-  constexpr int WIDTH = C::ROW_DECAYS + (C::COLUMN ? C::COLUMNS : 0);
+  constexpr int WIDTH = C::ROW_DECAYS + (C::VALUE || !C::KEY ? C::COLUMNS : 0);
   if (threadIdx.x == 0) *found = segment;
   __syncthreads();
   const float* const decays = p.decays + static_cast<int64>(w.chain) * (p.segments - 1) * width<C>(p);

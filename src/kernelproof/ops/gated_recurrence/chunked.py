@@ -14,7 +14,7 @@ from torch import Tensor
 
 from kernelproof.cuda import Kernel
 from kernelproof.ops.gated_recurrence.call import Call
-from kernelproof.ops.gated_recurrence.config import HEAD_GATE, KEY_GATE, VALUE_GATE, types
+from kernelproof.ops.gated_recurrence.config import KEY_GATE, VALUE_GATE, types
 
 _SOURCE = Path(__file__).parent / "chunked.cu"
 _SOURCE_KEYS = Path(__file__).parent / "gate_keys.cu"
@@ -81,8 +81,8 @@ class Config:
             size += CHUNK * self.columns * self.gate_bytes
         size += 0 if self.ends else 512 * self.planes[1]
         size += 4 * self.key_dim if self.by_key else 0
-        noted = self.ends or (not self.by_key and self.gates & HEAD_GATE)
-        return -(-(size + (128 if noted else 0)) // 1024) * 1024
+        size += 192 if self.ends or not self.by_key else 0
+        return -(-size // 1024) * 1024
 
     @property
     def shared(self) -> int:

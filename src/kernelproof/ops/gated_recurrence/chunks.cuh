@@ -14,7 +14,8 @@ struct Config {
   typedef Element_ Element;
   typedef Gate_ Gate;
   static constexpr bool KEY = GATES & 1, VALUE = GATES & 2, HEAD = GATES & 4;
-  static constexpr bool COLUMN = VALUE || !KEY;  // gates of columns are seen to, if only of one
+  static constexpr bool COLUMN = VALUE;
+  static constexpr bool SCALAR = !KEY && !VALUE;  // a gate for all of the state, or none
   static constexpr int ROW_DECAYS = KEY ? K_ : 0;  // of a segment, before those of columns
   static constexpr int K = K_, TILES = TILES_, STATES = STATES_, SLOTS = SLOTS_;
   static constexpr int PREPARERS = PREPARERS_, AHEAD = AHEAD_;
@@ -45,9 +46,9 @@ struct Config {
   static constexpr int GATE_TILE = VALUES + 16 * VALUE_ROW;
   static constexpr int PRODUCTS = GATE_TILE + (VALUE ? 16 * GATE_ROW : 0);  // A, by lanes
   static constexpr int DECAYS = PRODUCTS + (ENDS ? 0 : SUMMED * 512);
-  static constexpr int NOTES = DECAYS + (KEY ? 4 * K : 0);  // gates of the head; first unsafe steps
-  static constexpr int UNSAFE = NOTES + 64;
-  static constexpr int SLOT = (NOTES + (ENDS || (!KEY && HEAD) ? 128 : 0) + 1023) / 1024 * 1024;
+  // Gates of the head, or their products up to each step; first unsafe steps; products after each step.
+  static constexpr int NOTES = DECAYS + (KEY ? 4 * K : 0), UNSAFE = NOTES + 64, AFTER = NOTES + 128;
+  static constexpr int SLOT = (NOTES + (ENDS || !KEY ? 192 : 0) + 1023) / 1024 * 1024;
 
   static constexpr int OUT_ROW = 32 * TILES;  // of y, per state warp
   static constexpr int OUT = ENDS || SIZE == 4 ? 0 : 2 * 16 * OUT_ROW;
@@ -92,7 +93,7 @@ struct Layout {
 // Products of gates that a segment hands on: of rows, then of columns.
 template <class C>
 __device__ __forceinline__ int width(const Arguments<C>& p) {
-  return C::ROW_DECAYS + (C::COLUMN ? p.V : 0);
+  return C::ROW_DECAYS + (C::VALUE || !C::KEY ? p.V : 0);
 }
 
 // What a block does: `chunks` chunks of steps from `first` on, of which the first `silent` are
