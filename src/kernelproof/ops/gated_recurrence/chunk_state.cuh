@@ -84,6 +84,17 @@ __device__ __noinline__ void walk(const Arguments<C>& p, const Layout& s, const 
   }
 }
 
+// Adds v of 16 steps times k, plane by plane, to rows of the state; there after a wait.
+template <class C, int N>
+__device__ __forceinline__ void add_steps(float (&to)[N][4], const u32 (&v)[C::LEFT][4], u64 k) {
+#pragma unroll
+  for (int sum = C::TERMS - 1; sum >= 0; --sum)
+#pragma unroll
+    for (int plane = 0; plane < C::LEFT; ++plane)
+      if (sum >= plane && sum - plane < C::RIGHT)
+        product_of_steps(to, v[plane], k + ((sum - plane) * C::PLANE >> 4));
+}
+
 // What the gates of columns make of a chunk's v and y, in fragments. Times are columns, pairs of
 // them to a lane, so that products over time take shuffles among 4 lanes.
 template <class C>

@@ -273,25 +273,23 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
       product_commit();
     }
   };
+  auto decay_of = [&](u32 slot, int j) {
+    return C::KEY ? load64(slot + decays_at + j * 32) : make_float2(1.0f, 1.0f);
+  };
+  // A fragment of the state times the gates of the chunk, `added` to it.
+  auto decayed = [&](float (&x)[4], int m, float2 row, const float (&added)[4]) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      float gate = 1.0f;
+      if (C::KEY) gate = e % 2 ? row.y : row.x;
+      if (C::COLUMN) gate = C::KEY ? gate * gates.all[m][e / 2] : gates.all[m][e / 2];
+      if (C::SCALAR) gate = chunk_decay;
+      if (C::APART) x[e] = fmaf(x[e], gate, added[e]);
+      else if (C::KEY || C::COLUMN || C::HEAD) x[e] *= gate;
+    }
+  };
   // The state after the chunk, once that product is over.
   auto pass = [&](u32 slot) {
-#pragma unroll
-    for (int j = 0; j < 2 * PIECES; ++j) {
-      float2 row;
-      if (C::KEY) row = load64(slot + decays_at + j * 32);
-#pragma unroll
-      for (int m = 0; m < TILES; ++m) {
-        float(&x)[4] = f.s[m][j];
-        if (C::KEY) x[0] *= row.x, x[1] *= row.y, x[2] *= row.x, x[3] *= row.y;
-        if (C::COLUMN) {
-          const float up = gates.all[m][0], down = gates.all[m][1];
-          x[0] *= up, x[1] *= up, x[2] *= down, x[3] *= down;
-        }
-        if (C::SCALAR && C::HEAD)
-#pragma unroll
-          for (int e = 0; e < 4; ++e) x[e] *= chunk_decay;
-      }
-    }
     u32 v[TILES][LEFT][4];
 #pragma unroll
     for (int m = 0; m < TILES; ++m) {
@@ -311,19 +309,40 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
 #pragma unroll
           for (int plane = 0; plane < LEFT; ++plane) v[m][plane][i] = next_plane(x);
         }
-      ready(f.s[m]), ready(v[m]);
+      ready(v[m]);
     }
-    product_fence();
     const u64 k = matrix_at(slot + C::KEYS, C::PANEL);
+    if constexpr (C::APART) {
+      // Into fresh sums, 64 rows at a time: what tensor cores cut off would add up over a sequence.
 #pragma unroll
-    for (int sum = C::TERMS - 1; sum >= 0; --sum)
+      for (int panel = 0; panel < C::K / 64; ++panel)
 #pragma unroll
-      for (int plane = 0; plane < LEFT; ++plane)
-        if (sum >= plane && sum - plane < C::RIGHT)
+        for (int m = 0; m < TILES; ++m) {
+          float fresh[8][4] = {};
+          ready(fresh);
+          product_fence();
+          add_steps<C>(fresh, v[m], k + panel * (C::PANEL >> 4));
+          product_commit();
+          product_wait<0>();
+          ready(fresh);
 #pragma unroll
-          for (int m = 0; m < TILES; ++m)
-            product_of_steps(f.s[m], v[m][plane], k + ((sum - plane) * C::PLANE >> 4));
-    product_commit();
+          for (int j = 0; j < 8; ++j)
+            decayed(f.s[m][panel * 8 + j], m, decay_of(slot, panel * 8 + j), fresh[j]);
+        }
+    } else {
+#pragma unroll
+      for (int j = 0; j < 2 * PIECES; ++j) {
+        const float2 row = decay_of(slot, j);
+#pragma unroll
+        for (int m = 0; m < TILES; ++m) decayed(f.s[m][j], m, row, f.s[m][j]);
+      }
+#pragma unroll
+      for (int m = 0; m < TILES; ++m) ready(f.s[m]);
+      product_fence();
+#pragma unroll
+      for (int m = 0; m < TILES; ++m) add_steps<C>(f.s[m], v[m], k);
+      product_commit();
+    }
   };
   // y of the chunk's own steps, and what comes from the state with the gates since.
   auto both = [&](float (&out)[TILES][2][4], const float (&near)[TILES][2][4]) {
@@ -381,7 +400,7 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
       if (!C::ENDS) own_steps(out, fine, near), read_state(slot, out, fine);
       pass(slot);
       if (!C::ENDS) {
-        product_wait<1>();
+        product_wait<C::APART ? 0 : 1>();
 #pragma unroll
         for (int m = 0; m < TILES; ++m) {
           ready(out[m]);
@@ -546,14 +565,14 @@ __global__ void __launch_bounds__(C::THREADS, 1)
   } else hold<C>(p, layout, w, shared);
   if (C::KEY && C::ENDS) {  // the product of gates over the groups of preparing warps
     __syncthreads();
-    if (w.column == 0 && threadIdx.x < C::K) {
+    for (int row = threadIdx.x; w.column == 0 && row < C::K; row += C::THREADS) {
       float total = 1.0f, growth = 1.0f;
 #pragma unroll
       for (int i = 0; i < C::GROUPS; ++i) {
-        const u32 at = shared + C::AT_TOTALS + i * C::TOTALS + threadIdx.x * 4;
+        const u32 at = shared + C::AT_TOTALS + i * C::TOTALS + row * 4;
         total *= load_float(at), growth *= load_float(at + 4 * C::K);
       }
-      p.decays[(static_cast<int64>(w.chain) * (segments - 1) + segment) * width<C>(p) + threadIdx.x] =
+      p.decays[(static_cast<int64>(w.chain) * (segments - 1) + segment) * width<C>(p) + row] =
           checked_decay(total, growth);
     }
   }

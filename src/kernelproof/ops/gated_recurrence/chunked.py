@@ -176,8 +176,9 @@ def choose(
         base = replace(base, ahead=3)
     if element != torch.bfloat16:  # operands of several planes: more shared memory and registers
         base = replace(base, ahead=1, tiles=1, states=4)
-        if element == torch.float32 and key_dim == 256:
-            base = replace(base, preparers=2 if gates & KEY_GATE else 1)
+        if key_dim == 256:
+            alone = element == torch.float32 and not gates & KEY_GATE
+            base = replace(base, preparers=1 if alone else 2)
         elif element == torch.float32 and gates & VALUE_GATE and key_dim == 128:
             base = replace(base, preparers=2)
     config = base.fitted()
