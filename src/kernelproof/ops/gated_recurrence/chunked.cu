@@ -236,6 +236,7 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
     constexpr int MOST = (C::K * TILES <= 128 ? 8 : 4) / (TILES * LEFT);
     constexpr int GROUP = MOST < 1 ? 1 : MOST >= 8 && PIECES >= 8 ? 8 : MOST >= 4 ? 4 : MOST >= 2 ? 2 : 1;
     const u64 q = matrix_at(slot + C::Q, C::PANEL);
+    float whole[TILES][2][4] = {};
 #pragma unroll
     for (int first = 0; first < PIECES; first += GROUP) {
       if (first >= 2 * GROUP) product_wait<1>();
@@ -271,6 +272,25 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
                 product_of_rows(sum && C::APART ? fine[m] : out[m], a[m][plane][i], at + ((sum - plane) * C::PLANE >> 4));
       }
       product_commit();
+      if (C::APART && (first + GROUP) % 4 == 0 && first + GROUP < PIECES) {  // fresh leading sums
+        product_wait<0>();
+#pragma unroll
+        for (int m = 0; m < TILES; ++m) {
+          ready(out[m]), ready(fine[m]);
+#pragma unroll
+          for (int x = 0; x < 8; ++x)
+            whole[m][x / 4][x % 4] += out[m][x / 4][x % 4], out[m][x / 4][x % 4] = 0.0f;
+        }
+      }
+    }
+    if (C::APART && PIECES > 4) {
+      product_wait<0>();
+#pragma unroll
+      for (int m = 0; m < TILES; ++m) {
+        ready(out[m]), ready(fine[m]);
+#pragma unroll
+        for (int x = 0; x < 8; ++x) out[m][x / 4][x % 4] += whole[m][x / 4][x % 4];
+      }
     }
   };
   auto decay_of = [&](u32 slot, int j) {
