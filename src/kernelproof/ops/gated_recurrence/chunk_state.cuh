@@ -7,9 +7,19 @@
 
 // Columns of the state are rows of the accumulators: of tile m, lane / 4 and 8 more. Rows of the
 // state are columns: of fragment j, 8 j + lane % 4 * 2 and the next.
+// Warps of a team hold the same columns, each its part of the rows.
+template <class C>
+__device__ __forceinline__ int team_of() {
+  return C::HALVES == 1 ? threadIdx.x / 32 : threadIdx.x / 32 % C::TEAMS;
+}
+template <class C>
+__device__ __forceinline__ int half_of() {
+  return C::HALVES == 1 ? 0 : threadIdx.x / 32 / C::TEAMS;
+}
+
 template <class C>
 struct Fragments {
-  float s[C::TILES][C::K / 8][4];
+  float s[C::TILES][C::ROWS / 8][4];
 };
 
 // One chunk step by step in float, from global memory. y of steps from `unsafe` on goes to `out`,
@@ -21,8 +31,8 @@ __device__ __noinline__ void walk(const Arguments<C>& p, const Layout& s, const 
   typedef typename C::Element Element;
   const int lane = threadIdx.x % 32;
   const int64 key_head = w.h / p.group, batch = w.b;
-  const int column = w.column + threadIdx.x / 32 * 16 * C::TILES + lane / 4;
-  const int row = lane % 4 * 2;
+  const int column = w.column + team_of<C>() * 16 * C::TILES + lane / 4;
+  const int row = half_of<C>() * C::ROWS + lane % 4 * 2;
 #pragma unroll 1
   for (int u = 0; u < 16; ++u) {
     const int64 t = w.first + n * 16 + u;
@@ -49,7 +59,7 @@ __device__ __noinline__ void walk(const Arguments<C>& p, const Layout& s, const 
         sum[m][r] = 0.0f;
       }
 #pragma unroll
-    for (int j = 0; j < C::K / 8; ++j)
+    for (int j = 0; j < C::ROWS / 8; ++j)
 #pragma unroll
       for (int x = 0; x < 2; ++x) {
         const float key = to_float(k[j * 8 + x]);
@@ -191,8 +201,8 @@ struct ColumnGates {
 template <class C>
 __device__ __forceinline__ int64 state_at(const Work& w, const int64 (&s)[4], int m, int j, int e) {
   const int lane = threadIdx.x % 32;
-  const int row = j * 8 + lane % 4 * 2 + e % 2;
-  const int column = w.column + (threadIdx.x / 32 * C::TILES + m) * 16 + lane / 4 + e / 2 * 8;
+  const int row = half_of<C>() * C::ROWS + j * 8 + lane % 4 * 2 + e % 2;
+  const int column = w.column + (team_of<C>() * C::TILES + m) * 16 + lane / 4 + e / 2 * 8;
   return static_cast<int64>(w.n) * s[0] + w.h * s[1] + row * s[2] + column * s[3];
 }
 
@@ -200,11 +210,12 @@ __device__ __forceinline__ int64 state_at(const Work& w, const int64 (&s)[4], in
 template <class C>
 __device__ __forceinline__ void first_state(const Arguments<C>& p, const Layout& s, const Work& w,
                                             Fragments<C>& f) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int lane = threadIdx.x % 32, team = team_of<C>();
+  const int piece = half_of<C>() * (C::ROWS / 8);
 #pragma unroll
   for (int m = 0; m < C::TILES; ++m)
 #pragma unroll
-    for (int j = 0; j < C::K / 8; ++j)
+    for (int j = 0; j < C::ROWS / 8; ++j)
 #pragma unroll
       for (int e = 0; e < 4; ++e)
         f.s[m][j][e] = C::ENDS || p.initial == nullptr
@@ -216,17 +227,17 @@ __device__ __forceinline__ void first_state(const Arguments<C>& p, const Layout&
     const float* const decays = p.decays + at * width<C>(p);
 #pragma unroll
     for (int m = 0; m < C::TILES; ++m) {
-      const int tile = w.column / 16 + warp * C::TILES + m;
-      const float4* const ends = p.ends + (at * (p.V / 16) + tile) * (C::K / 8 * 32) + lane;
+      const int tile = w.column / 16 + team * C::TILES + m;
+      const float4* const ends = p.ends + (at * (p.V / 16) + tile) * (C::K / 8 * 32) + piece * 32 + lane;
       float column[2] = {1.0f, 1.0f};
       if (C::VALUE || !C::KEY)
         column[0] = decays[C::ROW_DECAYS + tile * 16 + lane / 4],
         column[1] = decays[C::ROW_DECAYS + tile * 16 + lane / 4 + 8];
 #pragma unroll
-      for (int j = 0; j < C::K / 8; ++j) {
+      for (int j = 0; j < C::ROWS / 8; ++j) {
         const float4 end = ends[j * 32];
         float2 row = make_float2(1.0f, 1.0f);
-        if (C::KEY) row = *reinterpret_cast<const float2*>(decays + j * 8 + lane % 4 * 2);
+        if (C::KEY) row = *reinterpret_cast<const float2*>(decays + (piece + j) * 8 + lane % 4 * 2);
         float(&x)[4] = f.s[m][j];
         x[0] = fmaf(x[0], row.x * column[0], end.x);
         x[1] = fmaf(x[1], row.y * column[0], end.y);

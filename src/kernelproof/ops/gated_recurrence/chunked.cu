@@ -24,7 +24,7 @@
 // behind start at the segment in question instead, without writing its y.
 
 #include "chunk_prepare.cuh"
-#include "chunk_state.cuh"
+#include "chunk_keys.cuh"
 
 template <class C>
 __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, const Work& w, u32 shared) {
@@ -576,13 +576,17 @@ __global__ void __launch_bounds__(C::THREADS, 1)
       init_barrier(shared + C::AT_BARRIERS + 8 * i, C::PARTS);
       init_barrier(shared + C::AT_BARRIERS + (C::SLOTS + i) * 8, C::STATES);
     }
+    if (C::HALVES > 1)
+      for (int i = 0; i < C::TEAMS * 4; ++i)
+        init_barrier(shared + C::AT_BARRIERS + C::SLOTS * 16 + 8 * i, 1);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   __syncthreads();
   if (threadIdx.x >= 32 * C::STATES) {
     if constexpr (C::PREPARED) fetch_prepared<C>(p, layout, w, shared);
     else prepare<C>(p, layout, w, shared);
-  } else hold<C>(p, layout, w, shared);
+  } else if constexpr (C::BY_WARPS) hold_by_warps<C>(p, layout, w, shared);
+  else hold<C>(p, layout, w, shared);
   if (C::KEY && C::ENDS) {  // the product of gates over the groups of preparing warps
     __syncthreads();
     for (int row = threadIdx.x; w.column == 0 && row < C::K; row += C::THREADS) {

@@ -44,13 +44,14 @@ class Config:
     preparers: int
     ahead: int
     ends: bool = False
+    halves: int = 1
     prepared: bool = False
     slots: int = 0  # 0: as many as fit
 
     @property
     def columns(self) -> int:
         """Columns of the state per block."""
-        return self.states * 16 * self.tiles
+        return self.states // self.halves * 16 * self.tiles
 
     @property
     def threads(self) -> int:
@@ -92,10 +93,11 @@ class Config:
     def _fixed(self) -> int:
         levelled = self.by_key and not self.prepared
         parts = self.key_dim // 64 if levelled else 1
-        groups = self.preparers // parts
-        size = 16
+        groups, teams = self.preparers // parts, self.states // self.halves
+        size = 16 + (teams * 32 if self.halves > 1 else 0)
         if not self.ends and self.element.itemsize == 2:
-            size += self.states * 2 * CHUNK * 32 * self.tiles
+            size += teams * 2 * CHUNK * 32 * self.tiles
+            size += teams * 2 * self.tiles * 1024 if self.halves > 1 else 0
         if levelled:
             size += self.preparers * (self.ahead + 1) * CHUNK * 64 * self.gate_bytes
             if not self.ends:
@@ -119,7 +121,7 @@ def _kernel(c: Config) -> Kernel:
     numbers = (c.gates, c.key_dim, c.tiles, c.states, c.slots, c.preparers, c.ahead)
     ends, prepared = ("true" if x else "false" for x in (c.ends, c.prepared))
     element = types(c.element, torch.float32, False)[0]
-    arguments = [element, c.gate, *map(str, numbers), ends, prepared, str(c.shared)]
+    arguments = [element, c.gate, *map(str, numbers), ends, str(c.halves), prepared, str(c.shared)]
     return Kernel(_SOURCE, f"chunked<Config<{', '.join(arguments)}>>")
 
 
@@ -163,7 +165,7 @@ def choose(
     base = Config(element, gate, gate_bytes, gates, key_dim, 1, 4, 4, 2)
     if gates & KEY_GATE:
         if key_dim == 256:
-            base = replace(base, ahead=1, prepared=True)
+            base = replace(base, states=8, ahead=1, halves=2, prepared=True)
         elif gates & VALUE_GATE:
             base = replace(base, ahead=1)
         elif key_dim == 128 and value_dim % 128 == 0:
@@ -175,7 +177,7 @@ def choose(
     else:
         base = replace(base, ahead=3)
     if element != torch.bfloat16:  # operands of several planes: more shared memory and registers
-        base = replace(base, ahead=1, tiles=1, states=4)
+        base = replace(base, ahead=1, tiles=1, states=4, halves=1)
         if key_dim == 256:
             alone = element == torch.float32 and not gates & KEY_GATE
             base = replace(base, preparers=1 if alone else 2)

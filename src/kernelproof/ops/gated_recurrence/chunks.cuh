@@ -9,7 +9,7 @@
 // ---- configuration; chunked.py chooses it and computes SHARED likewise
 
 template <class Element_, class Gate_, int GATES, int K_, int TILES_, int STATES_, int SLOTS_, int PREPARERS_,
-          int AHEAD_, bool ENDS_, bool PREPARED_, int SHARED_>
+          int AHEAD_, bool ENDS_, int HALVES_, bool PREPARED_, int SHARED_>
 struct Config {
   typedef Element_ Element;
   typedef Gate_ Gate;
@@ -20,16 +20,19 @@ struct Config {
   static constexpr int K = K_, TILES = TILES_, STATES = STATES_, SLOTS = SLOTS_;
   static constexpr int PREPARERS = PREPARERS_, AHEAD = AHEAD_;
   static constexpr bool ENDS = ENDS_;    // the end state of a segment only
+  static constexpr int HALVES = HALVES_;  // state warps that share columns, each with some rows
   static constexpr bool PREPARED = PREPARED_;  // the work on gates of keys is done, by operands.cu
   static constexpr int PARTS = KEY && !PREPARED ? K / 64 : 1;  // warps that prepare one chunk
   static constexpr int GROUPS = PREPARERS / PARTS;
-  static constexpr int COLUMNS = STATES * 16 * TILES;  // of a block
+  static constexpr int ROWS = K / HALVES, TEAMS = STATES / HALVES;  // rows of a warp; column groups
+  static constexpr int COLUMNS = TEAMS * 16 * TILES;  // of a block
   static constexpr int THREADS = 32 * (STATES + PREPARERS);
   static constexpr int GATE = sizeof(Gate), SIZE = sizeof(Element);  // bytes
 
   // Operands of products are sums of bfloat16 numbers, so many planes of them: of the state and of v;
   // of q and k with their gates; of A. A product has the terms of plane i and j with i + j < TERMS.
   static constexpr bool FINE = !same<Element, bfloat>;  // A is made in float
+  static constexpr bool BY_WARPS = KEY && !VALUE && !FINE;  // see chunk_keys.cuh
   static constexpr int TERMS = same<Element, float> ? 3 : 2;
   static constexpr int LEFT = FINE ? TERMS : 1;
   static constexpr int RIGHT = FINE ? TERMS : KEY && !PREPARED ? 2 : 1;
@@ -57,15 +60,17 @@ struct Config {
   static constexpr int SHARE = LEVELLED && !ENDS ? 2 * (PARTS - 1) * 896 : 0;  // per group
   static constexpr int RING = LEVELLED ? (AHEAD + 1) * 16 * 64 * GATE : 0;  // per preparing warp
   static constexpr int TOTALS = KEY && ENDS ? 8 * K : 0;                    // per group
-  static constexpr int AT_OUT = SLOTS * SLOT, AT_LEVELS = AT_OUT + STATES * OUT;
+  static constexpr int AT_OUT = SLOTS * SLOT, AT_SUMS = AT_OUT + TEAMS * OUT;
+  static constexpr int SUMS = ENDS || HALVES == 1 ? 0 : 2 * TILES * 1024;  // of y, per team
+  static constexpr int AT_LEVELS = AT_SUMS + TEAMS * SUMS;
   static constexpr int AT_SHARE = AT_LEVELS + PREPARERS * LEVELS;
   static constexpr int AT_RING = AT_SHARE + GROUPS * SHARE;
   static constexpr int AT_TOTALS = AT_RING + PREPARERS * RING;
   static constexpr int AT_BARRIERS = AT_TOTALS + GROUPS * TOTALS;
-  static constexpr int SHARED = AT_BARRIERS + SLOTS * 16 + 16;
+  static constexpr int SHARED = AT_BARRIERS + SLOTS * 16 + (HALVES > 1 ? TEAMS * 32 : 0) + 16;
   static_assert(SHARED == SHARED_, "chunked.py and chunked.cu disagree on the shared memory");
   static_assert(SLOTS > AHEAD * GROUPS + 1, "the ring is too short for what is under way");
-  static_assert(STATES % 4 == 0, "wgmma takes four warps");
+  static_assert(BY_WARPS || (STATES % 4 == 0 && HALVES == 1), "wgmma takes four warps");
 };
 
 template <class C>
