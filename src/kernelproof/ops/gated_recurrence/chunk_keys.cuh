@@ -196,8 +196,7 @@ __device__ __forceinline__ void hold_by_warps(const Arguments<C>& p, const Layou
           out[m][half][x] = walked[m][half][x];
         }
     }
-    __syncwarp();
-    if (lane == 0) arrive(empty + 8 * slot_of_chunk);
+    arrive(empty + 8 * slot_of_chunk);
     if (++slot_of_chunk == C::SLOTS) slot_of_chunk = 0;
     if (C::ENDS) {
       if (n + 1 < w.chunks) next(n + 1);
@@ -216,8 +215,7 @@ __device__ __forceinline__ void hold_by_warps(const Arguments<C>& p, const Layou
             store128(at + (m * 2 + half) * 512, __float_as_uint(o[0]), __float_as_uint(o[1]),
                      __float_as_uint(o[2]), __float_as_uint(o[3]));
           }
-        __syncwarp();
-        if (lane == 0) arrive(sums_full + 8 * (n & 1));
+        arrive(sums_full + 8 * (n & 1));
         if (n + 1 < w.chunks) next(n + 1);
         continue;
       }
@@ -231,8 +229,7 @@ __device__ __forceinline__ void hold_by_warps(const Arguments<C>& p, const Layou
           out[m][half][0] += __uint_as_float(other.x), out[m][half][1] += __uint_as_float(other.y);
           out[m][half][2] += __uint_as_float(other.z), out[m][half][3] += __uint_as_float(other.w);
         }
-      __syncwarp();
-      if (lane == 0) arrive(sums_empty + 8 * (n & 1));
+      arrive(sums_empty + 8 * (n & 1));
     }
     uint4 before[TILES];
     if (n > 0) fetch(before, (n - 1) & 1);

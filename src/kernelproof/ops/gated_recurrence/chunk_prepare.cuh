@@ -379,7 +379,7 @@ __device__ __forceinline__ void prepare(const Arguments<C>& p, const Layout& s, 
     }
     show_products();
     __syncwarp();
-    if (lane == 0) arrive(full + 8 * working);
+    arrive(full + 8 * working);
     working += C::GROUPS;
     if (working >= C::SLOTS) working -= C::SLOTS;
   }
@@ -457,7 +457,7 @@ __device__ __forceinline__ void fetch_prepared(const Arguments<C>& p, const Layo
     }
     show_products();
     __syncwarp();
-    if (lane == 0) arrive(full + 8 * working);
+    arrive(full + 8 * working);
     working += C::GROUPS;
     if (working >= C::SLOTS) working -= C::SLOTS;
   }

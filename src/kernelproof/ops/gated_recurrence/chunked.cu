@@ -463,8 +463,7 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
         }
       if (!C::ENDS) finish(out, n);
     }
-    __syncwarp();
-    if (lane == 0) arrive(empty + 8 * at_slot);
+    arrive(empty + 8 * at_slot);
     if (++at_slot == C::SLOTS) at_slot = 0;
     if (n + 1 < w.chunks) next(n + 1);
   }
@@ -571,14 +570,14 @@ __global__ void __launch_bounds__(C::THREADS, 1)
   w.chunks = (end - w.first + 15) / 16;
   w.silent = (start(segment) - w.first) / 16;
 
-  if (threadIdx.x == 0) {
+  if (threadIdx.x == 0) {  // every lane arrives: racecheck follows no order through one for its warp
     for (int i = 0; i < C::SLOTS; ++i) {
-      init_barrier(shared + C::AT_BARRIERS + 8 * i, C::PARTS);
-      init_barrier(shared + C::AT_BARRIERS + (C::SLOTS + i) * 8, C::STATES);
+      init_barrier(shared + C::AT_BARRIERS + 8 * i, 32 * C::PARTS);
+      init_barrier(shared + C::AT_BARRIERS + (C::SLOTS + i) * 8, 32 * C::STATES);
     }
     if (C::HALVES > 1)
       for (int i = 0; i < C::TEAMS * 4; ++i)
-        init_barrier(shared + C::AT_BARRIERS + C::SLOTS * 16 + 8 * i, 1);
+        init_barrier(shared + C::AT_BARRIERS + C::SLOTS * 16 + 8 * i, 32);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   __syncthreads();

@@ -120,7 +120,6 @@ __device__ __forceinline__ float2 fine_products(float (&sums)[6], const float2 (
 #pragma unroll
   for (int i = 0; i < 4; ++i) g4[i] = g2[2 * i] * g2[2 * i + 1];
   g8[0] = g4[0] * g4[1], g8[1] = g4[2] * g4[3];
-  __syncwarp();
 #pragma unroll
   for (int half = 0; half < 2; ++half) {  // bits 0 to 2, and the diagonal
     const int z = half * 8, j = z / 2;
