@@ -348,7 +348,7 @@ __global__ void __launch_bounds__(C::THREADS)
               float* by_column, float* d_initial, int B, int T, int H, int K, int V, float scale,
               STRIDES(q), STRIDES(k), STRIDES(v), STRIDES(gate_k), STRIDES(gate_v),
               STRIDES(gate_head), STRIDES(initial), STRIDES(grad), STRIDES(grad_last), int group,
-              const void* bounds, int bounds_64, int64 items) {
+              const void* bounds, int bounds_64, int64 items, const int* only) {
   extern __shared__ __align__(16) char memory[];
   Shared<C>& s = *reinterpret_cast<Shared<C>*>(memory);
   const Problem<C> p{q, k, v, gate_k, gate_v, gate_head, initial, grad, grad_last, checkpoints,
@@ -357,6 +357,8 @@ __global__ void __launch_bounds__(C::THREADS)
                      GIVEN(initial), GIVEN(grad), GIVEN(grad_last), group, bounds, bounds_64};
   // No barrier between items: an item ends with reads of `sums` alone, which the next one writes
   // behind a barrier of its own.
+  // `only`: which heads of which sequences, or null for all.
+  const int tiles = ((K + TILE_ROWS - 1) / TILE_ROWS) * ((V + C::COLUMNS - 1) / C::COLUMNS);
   for (int64 item = blockIdx.x; item < items; item += gridDim.x)
-    tile_back<C>(p, work_of<C>(p, item), s);
+    if (only == nullptr || only[item / tiles]) tile_back<C>(p, work_of<C>(p, item), s);
 }

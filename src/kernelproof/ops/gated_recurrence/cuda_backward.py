@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from kernelproof.cuda import Kernel
+from kernelproof.ops.gated_recurrence import chunked_backward
 from kernelproof.ops.gated_recurrence.config import gate_bits, types
 from kernelproof.ops.gated_recurrence.gradients import Sums, wanted
 
@@ -35,11 +36,44 @@ def launch_backward(
     cu_seqlens: Tensor | None = None,
 ) -> Sums:
     """The sums that gradients are made of; ``grad (B, T, H, V)`` is that of y, in v's dtype, and
-    ``grad_state`` that of the last state. Any strides; nothing is copied.
+    ``grad_state`` that of the last state. Any strides; nothing is copied. Where ``chunked_backward``
+    has kernels for the call, those of q, k and v are in the dtype of v.
 
     Beside them it takes memory for a state every 64 steps, and for one partial sum of q and k for
     every 64 columns, of v for every 32 rows; ``cu_seqlens`` is read on the device only.
     """
+    tensors = (q, k, v, gate_k, gate_v, gate_head)
+    states = (initial_state, grad_state)
+    plan = chunked_backward.plan(grad, *tensors, *states, log_gates, cu_seqlens)
+    if plan is None:
+        parts = _parts(grad, grad_state, *tensors, scale, initial_state, log_gates, cu_seqlens)
+        return Sums._make([*map(_added, parts[:5]), parts.initial])
+    sums, unsafe = chunked_backward.launch(plan, grad, *tensors, *states, scale)
+    if unsafe is not None:  # heads with gates that its products must not meet
+        parts = _parts(
+            grad, grad_state, *tensors, scale, initial_state, log_gates, cu_seqlens, unsafe
+        )  # fmt: skip
+        chunked_backward.merge(plan, unsafe, parts, sums)
+    return chunked_backward.finished(plan, sums, gate_v, gate_head, log_gates)
+
+
+def _parts(
+    grad: Tensor,
+    grad_state: Tensor | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate_k: Tensor | None,
+    gate_v: Tensor | None,
+    gate_head: Tensor | None,
+    scale: float,
+    initial_state: Tensor | None,
+    log_gates: bool,
+    cu_seqlens: Tensor | None,
+    only: Tensor | None = None,
+) -> Sums:
+    """By ``backward.cu``: the sums over tiles, which are their first axis. ``only (N * H,)``: the
+    heads of sequences that are wanted; what belongs to others is not written."""
     batch, steps, key_heads, key_dim = q.shape
     heads, value_dim = v.shape[2:]
     sequences = batch if cu_seqlens is None else cu_seqlens.shape[0] - 1
@@ -84,9 +118,10 @@ def launch_backward(
             buffer(blocks, _CHUNK // _SUB, _CELLS, threads), *sums, sequences, steps, heads,
             key_dim, value_dim, float(scale), *strides, heads // key_heads, cu_seqlens,
             int(cu_seqlens is not None and cu_seqlens.dtype == torch.int64), items,
+            only,
             grid=blocks, block=threads, shared=shared_bytes(warps),
         )  # fmt: skip
-    return Sums._make([*map(_added, sums[:5]), sums.initial])
+    return sums
 
 
 def shared_bytes(warps: int) -> int:
