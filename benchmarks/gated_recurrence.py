@@ -210,7 +210,9 @@ def measured(row: Row) -> dict[str, Any]:
     if row.kind == "decode":
         design = "step.cu"
     elif row.kind == "backward":
-        design += " and " + text[2].strip().removeprefix("gradients: ").split(",")[0]
+        design += (
+            " and " + text[2].strip().removeprefix("gradients: ").split(",")[0].split(" on ")[0]
+        )
     alone = {"eager": calls["eager"]} if "eager" in calls else {}
     found = {"errors": errors(row, calls, given, bounds)}
     if row.kind == "backward":

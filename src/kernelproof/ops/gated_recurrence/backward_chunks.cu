@@ -22,7 +22,8 @@
 
 #include "backward_chunks.cuh"
 
-template <class Gate_, int GATES_, int PARTS_, bool TRANSPOSED_>
+// chunked_backward.py computes SHARED likewise.
+template <class Gate_, int GATES_, int PARTS_, bool TRANSPOSED_, int SHARED_>
 struct Config {
   typedef Gate_ Gate;
   static constexpr int GATES = GATES_;             // 1: of rows, 2: of the head
@@ -40,6 +41,7 @@ struct Config {
   static constexpr int PART = EARLIER + 3 * 256;
   static constexpr int A = STAGE + PARTS * PART, B = A + 10 * 512, NEAR = B + 6 * 512;
   static constexpr int SHARED = NEAR + 2 * 4 * 1024;
+  static_assert(SHARED == SHARED_, "chunked_backward.py and backward_chunks.cu disagree");
   static_assert(SCRATCH >= 2 * LEVEL, "scratch");
 };
 

@@ -73,6 +73,11 @@ class Plan:
         part += (3 * 4 + 1 + 6 + 3) * 4 * _TILE
         return stage + self.parts * part + 16 * 512 + 8 * 1024
 
+    def kernel(self) -> Kernel:
+        transposed = "true" if self.transposed else "false"
+        arguments = f"{self.gate}, {self.gates}, {self.parts}, {transposed}, {self.shared}"
+        return _kernel(_SOURCE, f"gradients<Config<{arguments}>>")
+
 
 def plan(
     grad: Tensor,
@@ -196,9 +201,7 @@ def launch(
     where there can be none."""
     p, gate = plan, gate_v if plan.transposed else gate_k
     operands = (grad, v, k, q) if p.transposed else (q, k, v, grad)
-    states, gradients = (
-        v.new_empty(p.chains * p.chunks * p.rows * p.columns) for _ in range(2)
-    )
+    states, gradients = (v.new_empty(p.chains * p.chunks * p.rows * p.columns) for _ in range(2))
     decays = v.new_empty(p.chains * p.chunks * p.rows, dtype=torch.float32)
     unsafe = torch.zeros(p.chains, dtype=torch.int32, device=v.device)
     results = _results(p, v, initial)
@@ -213,8 +216,7 @@ def launch(
         initial, last, states, gradients, decays, results.d_initial, *sizes, p.strides,
         grid=2 * p.chains * (p.rows * p.columns // 8 // _SCAN_THREADS), block=_SCAN_THREADS,
     )  # fmt: skip
-    config = f"{p.gate}, {p.gates}, {p.parts}, {'true' if p.transposed else 'false'}"
-    _kernel(_SOURCE, f"gradients<Config<{config}>>")(
+    p.kernel()(
         *operands, gate, gate_head, states, gradients, unsafe, results.other, results.dk,
         results.dv, results.dv_parts, results.y_parts, results.dg, *sizes, *forms,
         grid=pieces * p.groups, block=128 * p.parts, shared=p.shared,

@@ -124,6 +124,24 @@ def _parts(
     return sums
 
 
+def describe_backward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate_k: Tensor | None,
+    gate_v: Tensor | None,
+    gate_head: Tensor | None,
+    log_gates: bool,
+    cu_seqlens: Tensor | None,
+) -> str:
+    """What `launch_backward` would run for a gradient of y that lies as v does, in words."""
+    call = (v, q, k, v, gate_k, gate_v, gate_head, None, None, log_gates, cu_seqlens)
+    plan = chunked_backward.plan(*call)
+    if plan is not None:
+        return chunked_backward.describe(plan)
+    return f"backward.cu, which runs the recurrence again from states kept every {_CHUNK} steps"
+
+
 def shared_bytes(warps: int) -> int:
     """The size of ``Shared`` in backward.cu."""
     columns = _WARP_COLUMNS * warps
