@@ -3,7 +3,6 @@ gates, contracts bit for bit, no race and no read of what was not written."""
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import pytest

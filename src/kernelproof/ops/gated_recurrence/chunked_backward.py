@@ -1,5 +1,5 @@
-"""Gradients of the gated recurrence on tensor cores: which calls take ``backward_chunks.cu``, and its
-launches.
+"""Gradients of the gated recurrence on tensor cores: which calls take ``backward_chunks.cu``, and
+its launches.
 
 Its kernels are written for gates of rows of the state. Gates of columns are those of rows of the
 transposed state: v and k then change places, and q and the gradient of y.
@@ -12,7 +12,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -92,8 +92,8 @@ def plan(
     log_gates: bool,
     cu_seqlens: Tensor | None,
 ) -> Plan | None:
-    """How ``backward_chunks.cu`` would run this call, None where it cannot, or not well. ``last``: the
-    gradient of the last state."""
+    """How ``backward_chunks.cu`` would run this call, None where it cannot, or not well. ``last``:
+    the gradient of the last state."""
     if q.dtype != torch.bfloat16 or cu_seqlens is not None or q.shape[1] < _FEWEST_STEPS:
         return None
     if (grad.data_ptr() | q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16:
@@ -250,7 +250,7 @@ def _results(p: Plan, v: Tensor, initial: Tensor | None) -> Results:
 
 
 def merge(plan: Plan, unsafe: Tensor, parts: Sums, results: Results) -> None:
-    """Put the sums of ``parts`` over their first axis in place for the heads that are ``unsafe``."""
+    """Put the sums of ``parts`` over their first axis in place for heads that are ``unsafe``."""
     p = plan
     dq, dk, dv = _of_arguments(p, results)
     by = parts.by_column if p.transposed else parts.by_row
@@ -278,8 +278,8 @@ def finished(
     gate_head: Tensor | None,
     log_gates: bool,
 ) -> Sums:
-    """``results`` as sums. For a gate of the head beside one of columns, ``by_row`` has the width of
-    those: only its sum is the same."""
+    """``results`` as sums. For a gate of the head beside one of columns, ``by_row`` has the width
+    of those: only its sum is the same."""
     by_row, by_column = results.dg, None
     if plan.transposed:
         by_row, by_column = None, results.dg
@@ -294,8 +294,8 @@ def describe(plan: Plan) -> str:
     """What `launch` would run, in words."""
     return (
         f"backward_chunks.cu on tensor cores, {plan.chains * plan.chunks * plan.groups} blocks of "
-        f"{128 * plan.parts} threads and {plan.shared:,} bytes of shared memory, from states before "
-        f"every {_CHUNK} steps and gradients by those after them"
+        f"{128 * plan.parts} threads and {plan.shared:,} bytes of shared memory, from the states "
+        f"before every {_CHUNK} steps and the gradients by those after them"
         + ("; backward.cu for heads with gates above 1.875" if plan.gates else "")
     )
 

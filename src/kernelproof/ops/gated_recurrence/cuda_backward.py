@@ -36,8 +36,8 @@ def launch_backward(
     cu_seqlens: Tensor | None = None,
 ) -> Sums:
     """The sums that gradients are made of; ``grad (B, T, H, V)`` is that of y, in v's dtype, and
-    ``grad_state`` that of the last state. Any strides; nothing is copied. Where ``chunked_backward``
-    has kernels for the call, those of q, k and v are in the dtype of v.
+    ``grad_state`` that of the last state. Any strides; nothing is copied. Where
+    ``chunked_backward`` has kernels for the call, those of q, k and v are in the dtype of v.
 
     Beside them it takes memory for a state every 64 steps, and for one partial sum of q and k for
     every 64 columns, of v for every 32 rows; ``cu_seqlens`` is read on the device only.
