@@ -14,12 +14,12 @@ __global__ void __launch_bounds__(128)
          int T, int H, int rows, int columns, int row_group, int column_group, float scale,
          const __grid_constant__ Layout s) {
   extern __shared__ __align__(128) char memory[];
-  __shared__ float2 blocks[BLOCKS][32];
   const Sizes z{T, H, rows, columns, row_group, column_group, scale};
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int row_tiles = rows / 64, row_tile = blockIdx.x % row_tiles;
   const Place w = place_of(z, blockIdx.x / row_tiles);
   const u32 keys = shared_address(memory), queries = keys + TILE, stages = queries + TILE;
+  const u32 blocks = stages + 4 * TILE + lane * 8;  // gates of blocks of steps
   const int64 column_head = w.h / column_group;
   const bfloat* const v_at = v + w.b * s.v[0] + w.first * s.v[1] + column_head * s.v[2];
   const bfloat* const dy_at = dy + w.b * s.dy[0] + w.first * s.dy[1] + column_head * s.dy[2];
@@ -38,13 +38,13 @@ __global__ void __launch_bounds__(128)
 #pragma unroll
   for (int t = 0; t < 16; ++t) top = larger(larger(top, x.g[t].x), x.g[t].y);
   if (GATES && !(top <= MOST_GATE)) atomicOr(unsafe + w.chain, 1);
-  blocks[warp][lane] = product(x.g);
+  store64(blocks + warp * 256, product(x.g));
   __syncthreads();
   float2 before = make_float2(1.0f, 1.0f), after = before;
 #pragma unroll
   for (int i = 0; i < BLOCKS; ++i) {
-    if (i < warp) before = before * blocks[i][lane];
-    if (i > warp) after = after * blocks[i][lane];
+    if (i < warp) before = before * load64(blocks + i * 256);
+    if (i > warp) after = after * load64(blocks + i * 256);
   }
 #pragma unroll
   for (int t = 0; t < 16; ++t) {

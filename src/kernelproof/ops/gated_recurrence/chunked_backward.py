@@ -210,7 +210,7 @@ def launch(
     pieces = p.chains * p.chunks
     _kernel(_SOURCE_STATES, f"ends<{p.gate}, {p.gates}>")(
         *operands, gate, gate_head, states, gradients, decays, unsafe, *sizes, *forms,
-        grid=pieces * (p.rows // _TILE), block=128, shared=6 * 2 * _TILE * _TILE,
+        grid=pieces * (p.rows // _TILE), block=128, shared=6 * 2 * _TILE * _TILE + 1024,
     )  # fmt: skip
     _kernel(_SOURCE_STATES, "scan")(
         initial, last, states, gradients, decays, results.d_initial, *sizes, p.strides,
