@@ -1,4 +1,4 @@
-"""Which gradients of the gated recurrence go in chunks on tensor cores, and what they are on a GPU."""
+"""Which gradients of the gated recurrence go in chunks on tensor cores, and what they are on GPUs."""
 
 from __future__ import annotations
 
