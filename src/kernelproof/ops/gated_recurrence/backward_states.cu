@@ -1,8 +1,8 @@
-// The states that gradients in chunks start from, in three launches. `ends`: for every chunk of 64
+// The states that gradients in chunks start from, in two launches. `ends`: for every chunk of 64
 // steps what it adds to the state, sum_t (k_t times the gates after t) v_t^T, and to the gradient by
 // the state before it, sum_t (scale q_t times the gates up to t) dy_t^T. `scan` turns these, in place,
 // into the state before each chunk and the gradient by the state after it (times the gates that
-// follow). `merge` puts the results of backward.cu in place for heads whose gates are too large.
+// follow).
 
 #include "backward_chunks.cuh"
 
@@ -154,38 +154,4 @@ __global__ void __launch_bounds__(256)
   for (int e = 0; e < 8; ++e)
     d_initial[n * s.d_initial[0] + h * s.d_initial[1] + row * s.d_initial[2] +
               (column + e) * s.d_initial[3]] = x[e];
-}
-
-// One result for unsafe heads: the sum of `parts` (parts, B, T, H, width) to `to` (B, T, H, width).
-template <class Element>
-__device__ __forceinline__ void put(const float* from, int parts, int64 size, int64 i, Element* to) {
-  float sum = 0.0f;
-  for (int part = 0; part < parts; ++part) sum += from[part * size + i];
-  from_float(sum, to + i);
-}
-
-// A block takes a step of a head. `q_parts` and so on: how many parts sums have; 0 where there is none.
-__global__ void merge(const int* unsafe, const float* q, const float* k, const float* v,
-                      const float* by, const float* initial, bfloat* dq, bfloat* dk, bfloat* dv,
-                      float* d_by, float* d_initial, int row_parts, int column_parts, int by_parts,
-                      int by_width, int T, int H, int K, int V, int steps) {
-  const int pieces = (T + steps - 1) / steps;
-  const int64 chain = blockIdx.x / pieces, b = chain / H, h = chain % H;
-  if (!unsafe[chain]) return;
-  const int64 tokens = static_cast<int64>(gridDim.x / pieces / H) * T;
-  const int first = blockIdx.x % pieces * steps;
-  for (int t = first; t < first + steps && t < T; ++t) {
-    const int64 token = (b * T + t) * H + h;
-    for (int i = threadIdx.x; i < K; i += blockDim.x) {
-      put(q, row_parts, tokens * H * K, token * K + i, dq);
-      put(k, row_parts, tokens * H * K, token * K + i, dk);
-    }
-    for (int j = threadIdx.x; j < V; j += blockDim.x)
-      put(v, column_parts, tokens * H * V, token * V + j, dv);
-    for (int i = threadIdx.x; i < by_width; i += blockDim.x)
-      put(by, by_parts, tokens * H * by_width, token * by_width + i, d_by);
-  }
-  if (first == 0 && d_initial != nullptr)
-    for (int i = threadIdx.x; i < K * V; i += blockDim.x)
-      d_initial[chain * K * V + i] = initial[chain * K * V + i];
 }

@@ -26,7 +26,7 @@ _SOURCE_STATES = Path(__file__).parent / "backward_states.cu"
 _CHUNK, _TILE = 64, 64  # steps; rows and columns of the state, as in backward_chunks.cuh
 # Below so many steps the general kernel is the faster one.
 _FEWEST_STEPS = 64
-_SCAN_THREADS, _MERGE_THREADS, _MERGE_STEPS = 256, 128, 64
+_SCAN_THREADS = 256
 _MAX_INT = 2**31 - 1
 
 
@@ -249,22 +249,7 @@ def _results(p: Plan, v: Tensor, initial: Tensor | None) -> Results:
     )
 
 
-def merge(plan: Plan, unsafe: Tensor, parts: Sums, results: Results) -> None:
-    """Put the sums of ``parts`` over their first axis in place for heads that are ``unsafe``."""
-    p = plan
-    dq, dk, dv = _of_arguments(p, results)
-    by = parts.by_column if p.transposed else parts.by_row
-    assert by is not None
-    pieces = -(-p.steps // _MERGE_STEPS)
-    _kernel(_SOURCE_STATES, "merge")(
-        unsafe, parts.q, parts.k, parts.v, by, parts.initial, dq, dk, dv, results.dg,
-        results.d_initial, parts.q.shape[0], parts.v.shape[0], by.shape[0], by.shape[-1], p.steps,
-        p.heads, dq.shape[-1], dv.shape[-1], _MERGE_STEPS,
-        grid=p.chains * pieces, block=_MERGE_THREADS,
-    )  # fmt: skip
-
-
-def _of_arguments(p: Plan, results: Results) -> tuple[Tensor, Tensor, Tensor]:
+def of_arguments(p: Plan, results: Results) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of q, k and v."""
     if p.transposed:
         return results.other, results.dv, results.dk
@@ -287,7 +272,7 @@ def finished(
             assert gate_v is not None and by_column is not None
             value = gate_v.float().exp() if log_gates else gate_v.float()
             by_row = by_column * value
-    return Sums(*_of_arguments(plan, results), by_row, by_column, results.d_initial)
+    return Sums(*of_arguments(plan, results), by_row, by_column, results.d_initial)
 
 
 def describe(plan: Plan) -> str:
