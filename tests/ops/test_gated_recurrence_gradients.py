@@ -1,4 +1,4 @@
-"""Which gradients of the gated recurrence go in chunks on tensor cores, and what they are on GPUs."""
+"""Which gradients of the gated recurrence go in chunks on tensor cores, and what they are there."""
 
 from __future__ import annotations
 
