@@ -57,7 +57,7 @@ def launch_backward(
 
 
 class _Call(NamedTuple):
-    """The arguments of `launch_backward` but ``cu_seqlens``, and how ``backward.cu`` divides them."""
+    """The arguments of `launch_backward` but ``cu_seqlens``; how ``backward.cu`` divides them."""
 
     grad: Tensor
     grad_state: Tensor | None
@@ -133,8 +133,9 @@ def _all_heads(call: _Call, cu_seqlens: Tensor | None) -> Sums:
         blocks = min(items, _BLOCKS_PER_PROCESSOR * _processors(call.v))
         chunks = batch * -(-steps // _CHUNK) if cu_seqlens is None else steps // _CHUNK + sequences
         threads = 32 * call.warps
+        states = chunks * heads * row_tiles * column_tiles
         call.kernel("gradients")(
-            *call.tensors(), call.buffer(chunks * heads * row_tiles * column_tiles, _CELLS, threads),
+            *call.tensors(), call.buffer(states, _CELLS, threads),
             call.buffer(blocks, _CHUNK // _SUB, _CELLS, threads), *sums, *call.sizes(sequences),
             cu_seqlens, int(cu_seqlens is not None and cu_seqlens.dtype == torch.int64), items,
             grid=blocks, block=threads, shared=shared_bytes(call.warps),
