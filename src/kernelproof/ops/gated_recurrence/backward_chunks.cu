@@ -285,7 +285,8 @@ struct Columns {
 // Over all columns: B, S dy and D v of the warp's block of steps, and the first Z.
 template <class C>
 __device__ __forceinline__ void over_columns(const Role& r, const Columns<C>& columns, int tiles,
-                                             float (&s_dy)[8][4], float (&d_v)[8][4]) {
+                                             float scale, float (&s_dy)[8][4],
+                                             float (&d_v)[8][4]) {
   const int lane = r.lane, block = r.block;
   const u32 states = r.shared + C::S + r.part * TILE, gradients = r.shared + C::D + r.part * TILE;
   float b[BLOCKS][2][4], z = 0.0f;
@@ -343,7 +344,7 @@ __device__ __forceinline__ void over_columns(const Role& r, const Columns<C>& co
     for (int i = 0; i < 8; ++i) {
       const int row = lane / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
       store32(near + row * 64 + column * 4, __float_as_uint(b[s][i / 4][i % 4]));
-      store32(near + 1024 + column * 64 + row * 4, __float_as_uint(b[s][i / 4][i % 4]));
+      store32(near + 1024 + column * 64 + row * 4, __float_as_uint(scale * b[s][i / 4][i % 4]));
     }
   }
 }
@@ -404,7 +405,7 @@ __device__ __forceinline__ void through_steps(const Role& r, const Steps& steps,
   const u32 near = r.shared + C::NEAR + r.block * 2048;
   const int64 token = (w.b * z.T + w.first + r.block * 16) * z.H + w.h;
   const int64 to = token * z.rows + r.row, next = static_cast<int64>(z.H) * z.rows;
-  auto query = [&](int t) { return times(unpack(steps.q[t]), z.scale); };
+  auto query = [&](int t) { return unpack(steps.q[t]); };
   auto key = [&](int t) { return unpack(steps.k[t]); };
   const float2(&g)[16] = steps.g;
   float2 column[16], sums[16];  // of X or Y; Z of each step
@@ -421,7 +422,7 @@ __device__ __forceinline__ void through_steps(const Role& r, const Steps& steps,
   for (int t = 15; t >= 0; --t) {
     float b[16];
     load_row(b, near, t);
-    const float2 q = query(t);
+    const float2 q = times(query(t), z.scale);
 #pragma unroll
     for (int s = 0; s <= t; ++s)
       column[s] = fma2(q, b[s], t == 15 ? column[s] : column[s] * g[t == 15 ? 0 : t + 1]);
@@ -429,18 +430,23 @@ __device__ __forceinline__ void through_steps(const Role& r, const Steps& steps,
   }
   if (!C::GATES && C::TRANSPOSED) return;
 
+  // X times the scale, as the second copy of B is.
   __syncwarp();
   store_columns(r.scratch, x, lane);
   __syncwarp();
+  float2 queries[C::GATES ? 16 : 1];
 #pragma unroll
-  for (int t = 0; t < 16; ++t) column[t] = column_of_scratch(r.scratch, t, lane);
+  for (int t = 0; t < 16; ++t) {
+    column[t] = times(column_of_scratch(r.scratch, t, lane), z.scale);
+    if (C::GATES) queries[C::GATES ? t : 0] = query(t);
+  }
 #pragma unroll
   for (int t = 0; t < 16; ++t) {
     if (C::GATES) {
       float2 sum = sums[t];
 #pragma unroll
       for (int s = 15; s >= t; --s)
-        sum = fma2(query(s), column[s], s == 15 ? sum : sum * g[s == 15 ? 0 : s + 1]);
+        sum = fma2(queries[C::GATES ? s : 0], column[s], s == 15 ? sum : sum * g[s == 15 ? 0 : s + 1]);
       if (t < valid) *reinterpret_cast<float2*>(out.dg + to + t * next) = sum;
     }
     float b[16];
@@ -449,7 +455,7 @@ __device__ __forceinline__ void through_steps(const Role& r, const Steps& steps,
 #pragma unroll
     for (int s = t; s < 16; ++s) column[s] = fma2(k, b[s], column[s] * g[t]);
     if (!C::TRANSPOSED && t < valid)
-      *reinterpret_cast<u32*>(out.dq + to + t * next) = pack(times(column[t], z.scale));
+      *reinterpret_cast<u32*>(out.dq + to + t * next) = pack(column[t]);
   }
 }
 
@@ -565,7 +571,7 @@ __global__ void __launch_bounds__(C::THREADS, 2 / C::PARTS)
   load_steps<typename C::Gate, C::GATES>(steps, q, k, gate, gate_head, z, s, w, r.block * 16, r.row);
   prepare<C>(r, steps, z);
   float x[8][4], y[8][4];
-  over_columns<C>(r, of_place, tiles, x, y);
+  over_columns<C>(r, of_place, tiles, scale, x, y);
   __syncthreads();
   const float2 first = to_block<C>(r, x, y);
   const Outputs out{dq, dk, dv, dv_parts, y_parts, dg};
