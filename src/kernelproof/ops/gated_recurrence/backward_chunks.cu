@@ -151,6 +151,11 @@ struct Role {
   u32 shared, own, scratch;    // shared memory: all, of the part, of the warp
 };
 
+struct Nothing {
+  template <class T>
+  __device__ __forceinline__ void operator()(int, T) const {}
+};
+
 // Keys and q with gates, and A, of the warp's block of steps.
 template <class C>
 __device__ __forceinline__ void prepare(const Role& r, const Steps& x, const Sizes& z) {
@@ -175,8 +180,7 @@ __device__ __forceinline__ void prepare(const Role& r, const Steps& x, const Siz
   }
   pick_diagonal(sums, plain, lane);
   __syncwarp();
-  auto nothing = [](int, u32) {};
-  gated_products(sums, x.q, x.k, x.g, r.scratch, lane, nothing, nothing);
+  gated_products(sums, x.q, x.k, x.g, r.scratch, lane, Nothing(), Nothing());
   __syncthreads();
 
   float2 to_later[BLOCKS], to_earlier[BLOCKS];  // gates of the blocks between
