@@ -30,16 +30,19 @@ struct Config {
   static constexpr int PARTS = PARTS_;             // 64 rows each
   static constexpr bool TRANSPOSED = TRANSPOSED_;  // gates of columns: y instead of dq
   static constexpr int WARPS = 4 * PARTS, THREADS = 32 * WARPS;
-  // Bytes of shared memory: a stage of v, dy, S and D; then, for each part, 16 x 64 tiles.
+  // So many times 64 columns are there at once, where there is room.
+  static constexpr int STAGES = PARTS == 2 && !TRANSPOSED ? 2 : 1;
+  // Bytes of shared memory: stages of v, dy, S and D; then, for each part, 16 x 64 tiles.
   static constexpr int TILE16 = TILE / 4, SCRATCH = 16 * 72 * 4;
   static constexpr int V = 0, DY = TILE, S = 2 * TILE, D = S + PARTS * TILE, STAGE = D + PARTS * TILE;
+  static constexpr int AT_PARTS = STAGES * STAGE;
   static constexpr int KEYS = 0, QUERIES = KEYS + 10 * TILE16;
   static constexpr int SCRATCHES = QUERIES + (TRANSPOSED ? 10 : 6) * TILE16;
   // Floats of 64 rows: gates of blocks, those before and after; Z; sums for Z.
   static constexpr int TOTAL = SCRATCHES + 4 * SCRATCH, BEFORE = TOTAL + 1024, AFTER = BEFORE + 1024;
   static constexpr int FIRST = AFTER + 1024, LATER = FIRST + 256, EARLIER = LATER + 6 * 256;
   static constexpr int PART = EARLIER + 3 * 256;
-  static constexpr int A = STAGE + PARTS * PART, B = A + 10 * 512, NEAR = B + 6 * 512;
+  static constexpr int A = AT_PARTS + PARTS * PART, B = A + 10 * 512, NEAR = B + 6 * 512;
   static constexpr int SHARED = NEAR + 2 * 4 * 1024;
   static_assert(SHARED == SHARED_, "chunked_backward.py and backward_chunks.cu disagree");
   static_assert(SCRATCH >= 2 * LEVEL, "scratch");
@@ -263,6 +266,10 @@ __device__ __forceinline__ void prepare(const Role& r, const Steps& x, const Siz
       if (s <= block) store_block(r.shared + C::A + block_of(block, s) * 512, a[s], lane);
 }
 
+// Bytes to the stage of 64 columns.
+template <class C>
+__device__ __forceinline__ u32 stage_of(int tile) { return tile % C::STAGES * C::STAGE; }
+
 // Copies of 64 columns of v, dy and the two states.
 template <class C>
 struct Columns {
@@ -271,6 +278,7 @@ struct Columns {
   int valid, columns;
 
   __device__ __forceinline__ void fetch(u32 shared, int tile) const {
+    shared += stage_of<C>(tile);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     if (warp < 4) copy_16(shared + C::V, warp * 16, v + tile * 64, v_row, valid, lane);
     if (C::PARTS > 1 ? warp >= 4 : true)
@@ -292,24 +300,30 @@ __device__ __forceinline__ void over_columns(const Role& r, const Columns<C>& co
                                              float scale, float (&s_dy)[8][4],
                                              float (&d_v)[8][4]) {
   const int lane = r.lane, block = r.block;
-  const u32 states = r.shared + C::S + r.part * TILE, gradients = r.shared + C::D + r.part * TILE;
   float b[BLOCKS][2][4], z = 0.0f;
 #pragma unroll
   for (int i = 0; i < 32; ++i) b[i / 8][i / 4 % 2][i % 4] = s_dy[i / 4][i % 4] = d_v[i / 4][i % 4] = 0.0f;
   const int of_part = threadIdx.x % 128, z_row = of_part / 2;
   for (int tile = 0; tile < tiles; ++tile) {
-    wait_copies<0>();
+    if (C::STAGES > 1 && tile + 1 < tiles) {
+      columns.fetch(r.shared, tile + 1);
+      wait_copies<1>();
+    } else {
+      wait_copies<0>();
+    }
     __syncthreads();
+    const u32 stage = r.shared + stage_of<C>(tile);
+    const u32 states = stage + C::S + r.part * TILE, gradients = stage + C::D + r.part * TILE;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       u32 dy[4], v[4];
-      left(dy, r.shared + C::DY, block * 16, i * 2, lane);
-      left(v, r.shared + C::V, block * 16, i * 2, lane);
+      left(dy, stage + C::DY, block * 16, i * 2, lane);
+      left(v, stage + C::V, block * 16, i * 2, lane);
 #pragma unroll
       for (int s = 0; s < BLOCKS; ++s) {
         if (s > block) break;
         u32 f[4];
-        right(f, r.shared + C::V, s * 16, i * 2, lane);
+        right(f, stage + C::V, s * 16, i * 2, lane);
         multiply(b[s][0], dy, f[0], f[1]), multiply(b[s][1], dy, f[2], f[3]);
       }
 #pragma unroll
@@ -331,10 +345,8 @@ __device__ __forceinline__ void over_columns(const Role& r, const Columns<C>& co
         for (int e = 0; e < 4; ++e)
           z = fmaf(high(xs[e]), high(ys[e]), fmaf(low(xs[e]), low(ys[e]), z));
       }
-    if (tile + 1 < tiles) {
-      __syncthreads();
-      columns.fetch(r.shared, tile + 1);
-    }
+    if (tile + 1 < tiles) __syncthreads();
+    if (C::STAGES == 1 && tile + 1 < tiles) columns.fetch(r.shared, tile + 1);
   }
   z += __shfl_xor_sync(~0u, z, 1);
   if (of_part % 2 == 0) store32(r.own + C::FIRST + z_row * 4, __float_as_uint(z));
@@ -486,6 +498,7 @@ template <class C>
 __device__ __forceinline__ void write_tile(const Role& r, const Sizes& z, const Place& w, int tile,
                                            int group, const Outputs& out) {
   constexpr int N = 4 / C::PARTS;
+  const u32 stage = r.shared + stage_of<C>(tile);
   const int lane = r.lane, block = r.block, valid = w.valid - block * 16, unit = r.part * N * 2;
   float dv[2 * N][4] = {}, y[2 * N][4] = {};
   auto add = [&](float (&to)[2 * N][4], const u32 (&a)[4], int n, const u32 (&b)[4]) {
@@ -498,7 +511,7 @@ __device__ __forceinline__ void write_tile(const Role& r, const Sizes& z, const 
 #pragma unroll
     for (int n = 0; n < N; ++n) {
       u32 b[4];
-      right_transposed(b, r.shared + C::DY, later * 16, unit + n * 2, lane);
+      right_transposed(b, stage + C::DY, later * 16, unit + n * 2, lane);
       add(dv, a, n, b);
     }
   }
@@ -510,27 +523,27 @@ __device__ __forceinline__ void write_tile(const Role& r, const Sizes& z, const 
 #pragma unroll
       for (int n = 0; n < N; ++n) {
         u32 b[4];
-        right_transposed(b, r.shared + C::V, s * 16, unit + n * 2, lane);
+        right_transposed(b, stage + C::V, s * 16, unit + n * 2, lane);
         add(y, a, n, b);
       }
     }
 #pragma unroll
   for (int part = 0; part < C::PARTS; ++part) {
-    const u32 of_part = r.shared + C::STAGE + part * C::PART;
+    const u32 of_part = r.shared + C::AT_PARTS + part * C::PART;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       u32 a[4], b[4];
       left(a, keys_at<C>(of_part, block, BLOCKS), 0, i * 2, lane);
 #pragma unroll
       for (int n = 0; n < N; ++n) {
-        right_of_state_transposed(b, r.shared + C::D + part * TILE, i * 16, unit + n * 2, lane);
+        right_of_state_transposed(b, stage + C::D + part * TILE, i * 16, unit + n * 2, lane);
         add(dv, a, n, b);
       }
       if (C::TRANSPOSED) {
         left(a, queries_at<C>(of_part, -1, block), 0, i * 2, lane);
 #pragma unroll
         for (int n = 0; n < N; ++n) {
-          right_of_state_transposed(b, r.shared + C::S + part * TILE, i * 16, unit + n * 2, lane);
+          right_of_state_transposed(b, stage + C::S + part * TILE, i * 16, unit + n * 2, lane);
           add(y, a, n, b);
         }
       }
@@ -563,7 +576,7 @@ __global__ void __launch_bounds__(C::THREADS, 2 / C::PARTS)
   Role r;
   r.lane = threadIdx.x % 32, r.block = threadIdx.x / 32 % BLOCKS, r.part = threadIdx.x / 128;
   r.row = (group * C::PARTS + r.part) * 64 + r.lane * 2;
-  r.shared = shared_address(memory), r.own = r.shared + C::STAGE + r.part * C::PART;
+  r.shared = shared_address(memory), r.own = r.shared + C::AT_PARTS + r.part * C::PART;
   r.scratch = r.own + C::SCRATCHES + r.block * C::SCRATCH;
   const int64 state = static_cast<int64>(w.chain) * w.chunks + w.chunk, head = w.h / column_group;
   const int64 tile0 = state_tile(state, rows, columns, group * C::PARTS * 8, 0);
@@ -580,14 +593,17 @@ __global__ void __launch_bounds__(C::THREADS, 2 / C::PARTS)
   const float2 first = to_block<C>(r, x, y);
   const Outputs out{dq, dk, dv, dv_parts, y_parts, dg};
   through_steps<C>(r, steps, z, w, x, y, first, out);
-  for (int i = 0; i < tiles; ++i) {  // the last one is there
-    const int tile = i == 0 ? tiles - 1 : i - 1;
-    if (i > 0) {
-      __syncthreads();
-      of_place.fetch(r.shared, tile);
-      wait_copies<0>();
+  // From the last tile back: as many as there are stages are still there.
+  for (int i = 0; i < tiles; ++i) {
+    const int tile = tiles - 1 - i, ahead = tile - C::STAGES;
+    if (i >= C::STAGES) {
+      if (C::STAGES > 1 && tile > 0) wait_copies<1>();
+      else wait_copies<0>();
       __syncthreads();
     }
     write_tile<C>(r, z, w, tile, group, out);
+    if (ahead < 0) continue;
+    __syncthreads();
+    of_place.fetch(r.shared, ahead);
   }
 }

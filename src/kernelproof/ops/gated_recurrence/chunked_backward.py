@@ -68,7 +68,8 @@ class Plan:
     def shared(self) -> int:
         """Bytes of shared memory of a block: SHARED in backward_chunks.cu."""
         tile = 2 * _TILE * _TILE
-        stage = 2 * (1 + self.parts) * tile
+        stages = 2 if self.parts == 2 and not self.transposed else 1
+        stage = stages * 2 * (1 + self.parts) * tile
         part = (20 if self.transposed else 16) * tile // 4 + 4 * 16 * 72 * 4
         part += (3 * 4 + 1 + 6 + 3) * 4 * _TILE
         return stage + self.parts * part + 16 * 512 + 8 * 1024
