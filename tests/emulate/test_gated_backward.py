@@ -97,14 +97,12 @@ def seeded() -> None:
 @pytest.mark.parametrize(
     "form",
     [
+        # Few instances of the kernels: each takes seconds to compile.
         {"gates": "k", "steps": 150, "family": "slow"},
-        {"gates": "k", "family": "zeros", "sizes": (128, 64), "heads": 2, "key_heads": 2},
-        {"gates": "v", "steps": 100, "family": "above_one"},
-        {"gates": "v", "family": "zeros", "sizes": (64, 128), "heads": 2, "batch": 2},
+        {"gates": "k", "family": "zeros", "sizes": (128, 128), "heads": 2, "key_heads": 1},
+        {"gates": "v", "steps": 100, "family": "above_one", "batch": 2},
         {"gates": "", "steps": 64, "states": False},
-        {"gates": "h", "family": "slow", "heads": 2, "gate_dtype": torch.bfloat16},
-        {"gates": "kh", "family": "slow", "log": True},
-        {"gates": "vh", "family": "slow", "sizes": (128, 192)},
+        {"gates": "vh", "family": "slow", "sizes": (64, 192), "log": True, "steps": 66},
     ],
     ids=str,
 )
@@ -127,12 +125,11 @@ def test_gates_of_zero_and_below_have_their_gradient() -> None:
         assert true.norm() > 1 and (mine - true).norm() <= BOUND * true.norm()
 
 
-@pytest.mark.parametrize("gates", ["k", "v"])
-def test_heads_with_large_gates_are_left_to_the_general_kernel(gates: str) -> None:
+def test_heads_with_large_gates_are_left_to_the_general_kernel() -> None:
     """Others are not touched by that, to the bit."""
-    call = Call(gates, 66, heads=2)
+    call = Call("v", 66, heads=2)
     before = call.run()
-    gate = call.tensors[3 if gates == "k" else 4]
+    gate = call.tensors[4]
     assert gate is not None
     gate[:, 30, 1, 7] = 40.0
     got = call.run()
@@ -195,11 +192,7 @@ def test_other_calls_are_left_to_the_general_kernel(change: str) -> None:
         assert chunked_backward.plan(grad, *tensors, None, None, False, bounds) is None
 
 
-def test_every_shape_of_the_kernels_compiles() -> None:
-    """And fits a block, two of them where it takes 64 rows."""
-    for gates, parts, transposed in ((1, 1, False), (3, 2, True)):
-        plan = chunked_backward.Plan(
-            "float", gates, transposed, 1, 64, 1, 64 * parts, 64, 1, 1, b""
-        )
-        assert plan.parts == parts and plan.shared <= (113 if parts == 1 else 227) * 1024
-        assert plan.kernel().compile("sm_90a")
+def test_the_largest_shape_compiles_and_fits_a_block() -> None:
+    plan = chunked_backward.Plan("float", 3, True, 1, 64, 1, 128, 64, 1, 1, b"")
+    assert plan.parts == 2 and plan.shared <= 227 * 1024
+    assert plan.kernel().compile("sm_90a")
