@@ -8,7 +8,7 @@
 
 // A block takes a chunk and 64 rows of the state.
 template <class Gate, int GATES>
-__global__ void __launch_bounds__(128)
+__global__ void __launch_bounds__(128, 4)
     ends(const bfloat* q, const bfloat* k, const bfloat* v, const bfloat* dy, const Gate* gate,
          const Gate* gate_head, bfloat* states, bfloat* gradients, float* decays, int* unsafe,
          int T, int H, int rows, int columns, int row_group, int column_group, float scale,
