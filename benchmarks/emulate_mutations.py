@@ -38,7 +38,7 @@ OPS = Path(gated.__file__).parents[1]
 STATEMENT = re.compile(
     r"__syncthreads\(\);|__syncwarp\(\);|__syncthreads_or\((?P<or>[^()]*)\)|wait_copies<[^>]*>\(\);"
     r"|wait_copies_but_last\(\);|workers_sync\(\);|cluster_sync\(\);|grid_barrier\(count\);"
-    r"|product_wait<\d>\(\);|barrier_wait\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\);"
+    r"|product_wait<[^>]+>\(\);|show_products\(\);|barrier_wait\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\);"
     r"|asm volatile\(\"(cp\.async\.commit_group;\\n\\t)?cp\.async\.wait_(all|group [^;]*);\""
     r"[^;]*\);"
     r"|asm volatile\(\"bar\.(sync|arrive) [^;]*;\"[^;]*\);"
@@ -102,13 +102,15 @@ def _gated_step(rows: int, columns: int) -> Callable[[], Any]:
     return run
 
 
-def _gated_in_chunks(gates: str, key_dim: int, steps: int, lead: int) -> Callable[[], Any]:
+def _gated_in_chunks(
+    gates: str, key_dim: int, steps: int, lead: int, dtype: torch.dtype = torch.bfloat16
+) -> Callable[[], Any]:
     """On tensor cores, the first of two segments ``lead`` steps long."""
 
     def run() -> Any:
         torch.manual_seed(0)
-        q, k = (torch.randn(1, steps, 1, key_dim).bfloat16() for _ in range(2))
-        v = torch.randn(1, steps, 1, 64).bfloat16()
+        q, k = (torch.randn(1, steps, 1, key_dim).to(dtype) for _ in range(2))
+        v = torch.randn(1, steps, 1, 64).to(dtype)
         widths = {"k": (key_dim,), "v": (64,), "h": ()}
         given = [torch.rand(1, steps, 1, *w) if x in gates else None for x, w in widths.items()]
         halves = (2, lead, -(-(steps - lead) // 16) * 16) if lead < steps else (1, steps, steps)
@@ -259,6 +261,11 @@ _CHUNKS = [
     _gated_in_chunks("k", 64, 400, 48), _gated_in_chunks("kh", 128, 100, 32),
     _gated_in_chunks("vh", 64, 100, 32), _gated_in_chunks("k", 256, 400, 208),
 ]  # fmt: skip
+# q and k of several planes: with gates of keys, and without.
+_FINE_CHUNKS = [
+    _gated_in_chunks("k", 128, 200, 64, torch.float32),
+    _gated_in_chunks("h", 64, 100, 32, torch.float16),
+]
 _NARROW = [
     _mla(130, 600, 72, 136, "narrow", torch.bfloat16, heads=1, norm=True, multiprocessors=2),
     _mla(5, 64, 64, 264, "narrow", torch.float16, heads=1, multiprocessors=2),
@@ -275,8 +282,10 @@ WORK: dict[str, list[Callable[[], Any]]] = {
         _gated_backward(20, 8, 8), _gated_backward(80, 8, 8), _gated_backward(20, 36, 12, 1),
     ],
     "gated_recurrence/step.cu": [_gated_step(70, 24)],
-    "gated_recurrence/chunked.cu": _CHUNKS,
-    "gated_recurrence/chunk_prepare.cuh": _CHUNKS,
+    "gated_recurrence/chunked.cu": [*_CHUNKS[2:], *_FINE_CHUNKS],
+    "gated_recurrence/chunk_prepare.cuh": [*_CHUNKS, *_FINE_CHUNKS],
+    "gated_recurrence/chunk_keys.cuh": [_CHUNKS[0], _CHUNKS[3]],
+    "gated_recurrence/fine.cuh": _FINE_CHUNKS[:1],
     "gated_recurrence/levels.cuh": _CHUNKS[:1],
     "gated_recurrence/gate_keys.cu": _CHUNKS[-1:],
     "int8_attention/kernel.cu": [_attention(40, 2, 64), _attention(195, 1, 32, 2)],

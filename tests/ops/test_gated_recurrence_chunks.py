@@ -15,21 +15,29 @@ GATES = {"k": 1, "v": 2, "h": 4}
 SIZES = list(itertools.product((64, 128, 256), (64, 128, 512)))
 
 
-@pytest.mark.parametrize("gates", ["", "k", "v", "h", "kh", "vh"])
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+
+@pytest.mark.parametrize("gates", ["", "k", "v", "h", "kh", "vh", "kv"])
 @pytest.mark.parametrize("gate_bytes", [2, 4])
-def test_every_choice_fits_a_block(gates: str, gate_bytes: int) -> None:
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_choice_fits_a_block(gates: str, gate_bytes: int, dtype: torch.dtype) -> None:
     bits = sum(GATES[letter] for letter in gates)
     for (key_dim, value_dim), steps in itertools.product(SIZES, (64, 5000)):
-        chosen = chunked.choose("float", gate_bytes, bits, key_dim, value_dim, steps)
+        chosen = chunked.choose("float", gate_bytes, bits, key_dim, value_dim, steps, dtype)
+        if gates == "kv" and key_dim == 256:
+            assert chosen is None
+            continue
         assert chosen is not None and value_dim % chosen.config.columns == 0
         for config in (chosen.config, chosen.ends):
             if config is not None:
                 assert 0 < config.shared <= 227 * 1024 and config.threads <= 384
-                assert config.slots >= 2 * config.preparers
+                parts = key_dim // 64 if bits & 1 and not config.prepared else 1
+                assert config.slots > config.ahead * config.preparers // parts + 1
 
 
 @pytest.mark.parametrize(
-    "sizes", [(1, 63, 64), (1, 64, 40), (3, 64, 64), (1, 192, 64), (1, 512, 64)], ids=str
+    "sizes", [(1, 63, 64), (1, 64, 40), (3, 256, 64), (1, 192, 64), (1, 512, 64)], ids=str
 )
 def test_other_sizes_and_gates_are_left_to_the_general_kernel(sizes: tuple[int, int, int]) -> None:
     gates, key_dim, value_dim = sizes
@@ -62,12 +70,19 @@ def gpu(test: Any) -> Any:
     return test
 
 
-def call(steps: int, gates: str, key_dim: int, value_dim: int, batch: int = 2) -> dict[str, Any]:
+def call(
+    steps: int,
+    gates: str,
+    key_dim: int,
+    value_dim: int,
+    batch: int = 2,
+    dtype: torch.dtype = torch.bfloat16,
+) -> dict[str, Any]:
     def made(*sizes: int) -> Tensor:
         return torch.randn(batch, steps, *sizes, device="cuda")
 
-    given: dict[str, Any] = {name: made(2, key_dim).bfloat16() for name in "qk"}
-    given["v"] = made(4, value_dim).bfloat16()
+    given: dict[str, Any] = {name: made(2, key_dim).to(dtype) for name in "qk"}
+    given["v"] = made(4, value_dim).to(dtype)
     widths = {"k": ("gate_k", key_dim), "v": ("gate_v", value_dim), "h": ("gate_head",)}
     for letter in gates:
         name, *width = widths[letter]
@@ -93,6 +108,28 @@ def test_gpu_values(gates: str, sizes: tuple[int, int], steps: int) -> None:
     want = gated_recurrence(**wide, scale=0.3, return_state=True, impl="reference")
     for mine, true in zip(got, want, strict=True):
         assert (mine.double() - true).norm() <= 4e-3 * true.norm()
+
+
+@gpu
+@pytest.mark.parametrize("gates", ["k", "v", "kv", "kh"])
+@pytest.mark.parametrize(
+    ("dtype", "bound"), [(torch.float32, 8e-7), (torch.float16, 5e-4)], ids=str
+)
+@pytest.mark.parametrize("sizes", [(64, 64), (128, 128), (256, 64)], ids=str)
+def test_gpu_finer_elements(
+    gates: str, dtype: torch.dtype, bound: float, sizes: tuple[int, int]
+) -> None:
+    torch.manual_seed(3)
+    given = call(2100, gates, *sizes, dtype=dtype)
+    if gates == "kv" and sizes[0] == 256:
+        assert "chunked.cu" not in explain(**given)
+        return
+    assert "chunked.cu" in explain(**given)
+    got = gated_recurrence(**given, scale=0.3, return_state=True)
+    wide = of(given, lambda _, x: x.double())
+    want = gated_recurrence(**wide, scale=0.3, return_state=True, impl="reference")
+    for mine, true in zip(got, want, strict=True):
+        assert (mine.double() - true).norm() <= bound * true.norm()
 
 
 @gpu

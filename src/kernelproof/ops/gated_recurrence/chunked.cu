@@ -1,4 +1,4 @@
-// Gated recurrence on tensor cores, bfloat16 in and out, the state in float: chunks of 16 steps.
+// Gated recurrence on tensor cores, the state in float: chunks of 16 steps.
 //
 // A block holds columns of the state of one head and goes through its chunks. Its warps have two
 // tasks, which a ring of slots in shared memory joins:
@@ -24,55 +24,38 @@
 // behind start at the segment in question instead, without writing its y.
 
 #include "chunk_prepare.cuh"
-#include "chunk_state.cuh"
+#include "chunk_keys.cuh"
 
 template <class C>
-__device__ __forceinline__ void hold(const Arguments& p, const Layout& s, const Work& w, u32 shared) {
+__device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, const Work& w, u32 shared) {
   typedef typename C::Gate Gate;
-  constexpr int TILES = C::TILES, PIECES = C::ROWS / 16;
-  const int lane = threadIdx.x % 32, c = lane % 4;
-  const int team = team_of<C>(), half_of_rows = half_of<C>();
-  const bool writes = half_of_rows == 0;  // the warp of its team that gives y
+  typedef typename C::Element Element;
+  constexpr int TILES = C::TILES, PIECES = C::K / 16, LEFT = C::LEFT, SUMMED = C::SUMMED;
+  const int lane = threadIdx.x % 32, c = lane % 4, warp = threadIdx.x / 32;
   const u32 full = shared + C::AT_BARRIERS, empty = full + C::SLOTS * 8;
-  const u32 staged = shared + C::AT_OUT + team * C::OUT;
-  const u32 sums = shared + C::AT_SUMS + team * C::SUMS + lane * 16;
-  const u32 sums_full = empty + C::SLOTS * 8 + team * 32, sums_empty = sums_full + 16;
-  // Lanes' addresses for ldmatrix: as rows and columns of a left operand (transposed: pairs of right
-  // ones), and as pairs of right operands.
-  const int row_a = lane % 16, row_b = lane % 8 + lane / 16 * 8;
-  const u32 unit_a = (lane / 16 ^ (row_a & 7)) << 4, unit_b = (lane / 8 % 2 ^ (row_b & 7)) << 4;
-  const int rows_at = half_of_rows * (C::ROWS / 64) * 128;
-  u32 key_at[4], query_at[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    key_at[i] = C::KEYS + rows_at + row_a * C::KEY_ROW + (unit_a ^ i * 32);
-    query_at[i] = C::Q + rows_at + row_b * C::KEY_ROW + (unit_b ^ i * 32);
-    stay(key_at[i]), stay(query_at[i]);
-  }
+  const u32 staged = shared + C::AT_OUT + warp * C::OUT;
+  const int row_b = lane % 8 + lane / 16 * 8;  // a lane's address for pairs of right operands
   const int steps = w.T - w.first;
   const int64 y_step = static_cast<int64>(p.H) * p.V;
-  bfloat* const y = p.y + (static_cast<int64>(w.b) * p.T + w.first) * y_step + w.h * p.V + w.column + team * 16 * TILES;
+  Element* const y = p.y + (static_cast<int64>(w.b) * p.T + w.first) * y_step + w.h * p.V + w.column + warp * 16 * TILES;
 
   Fragments<C> f;
   first_state<C>(p, s, w, f);
   u32 masks[4];
-  if (!C::KEY) level_masks(masks, lane);
+  if (C::COLUMN) level_masks(masks, lane);
   float total[TILES][2], growth[TILES][2];
 #pragma unroll
   for (int m = 0; m < TILES; ++m) total[m][0] = total[m][1] = growth[m][0] = growth[m][1] = 1.0f;
 
   // A chunk as it is read from its slot.
-  constexpr bool Q_EARLY = !C::ENDS && (C::KEY || C::EARLY);
-  u32 values[TILES][4], queries[Q_EARLY ? PIECES : 1][4], keys[C::EARLY ? PIECES : 1][4];
-  float2 decays[C::EARLY && C::KEY ? PIECES : 1][2];
-  uint4 A = {};
+  u32 values[TILES][LEFT][4];
+  uint4 A[SUMMED] = {};
   int unsafe = ALL_SAFE;
   ColumnGates<C> gates;
-  u32 decays_at = C::DECAYS + half_of_rows * C::ROWS * 4 + c * 8;
+  float2 since[2], after[2];  // products of a gate for all of the state, at the lane's steps
+  float chunk_decay = 1.0f;
+  u32 decays_at = C::DECAYS + c * 8;
   stay(decays_at);
-  auto decay = [&](u32 slot, int i, int half) {
-    return load64(slot + decays_at + i * 64 + half * 32);
-  };
   // Values of steps from `unsafe` on become zero.
   auto hide_values = [&]() {
 #pragma unroll
@@ -80,104 +63,116 @@ __device__ __forceinline__ void hold(const Arguments& p, const Layout& s, const 
 #pragma unroll
       for (int i = 0; i < 8; ++i)
         if (i / 4 * 8 + c * 2 + i % 2 >= unsafe)
-          values[m][i / 2 % 2 + i / 4 * 2] &= i % 2 ? 0xffffu : 0xffff0000u;
+#pragma unroll
+          for (int plane = 0; plane < LEFT; ++plane)
+            values[m][plane][i / 2 % 2 + i / 4 * 2] &= i % 2 ? 0xffffu : 0xffff0000u;
   };
   u32 unit[TILES];  // of v, and of gates of 2 bytes
 #pragma unroll
   for (int m = 0; m < TILES; ++m) {
-    const int u = (team * TILES + m) * 2 + lane / 8 % 2;
-    unit[m] = row_b * C::VALUE_ROW + (((u & ~7) | ((u ^ row_b) & 7)) << 4);
+    const int u = (warp * TILES + m) * 2 + lane / 8 % 2;
+    unit[m] = row_b * 2 * C::COLUMNS + (((u & ~7) | ((u ^ row_b) & 7)) << 4);
     stay(unit[m]);
   }
   int reading = 0, phase = 0;
   auto next = [&](int n) {
     const u32 slot = shared + reading * C::SLOT;
     barrier_wait(full + 8 * reading, phase);
+    // Elements of 4 bytes of this lane's columns, in two steps each.
+    auto pair_of = [&](u32 tile, int m, int half, int r) {
+      const int at = ((warp * TILES + m) * 4 + r * 2 + lane / 16) ^ c << 1;
+      const u32 from = slot + tile + (half * 8 + c * 2) * 4 * C::COLUMNS + (at << 4) + (lane / 4 & 3) * 4;
+      return make_float2(load_float(from), load_float(from + 4 * C::COLUMNS));
+    };
 #pragma unroll
-    for (int m = 0; m < TILES; ++m)
-      load_transposed(values[m], slot + C::VALUES + unit[m]);
+    for (int m = 0; m < TILES; ++m) {
+      if (!C::FINE) {
+        load_transposed(values[m][0], slot + C::VALUES + unit[m]);
+        continue;
+      }
+      u32 raw[4];
+      if (C::SIZE == 2) load_transposed(raw, slot + C::VALUES + unit[m]);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float2 x = C::SIZE == 2 ? unpack_half(raw[i]) : pair_of(C::VALUES, m, i / 2, i % 2);
+#pragma unroll
+        for (int plane = 0; plane < LEFT; ++plane) values[m][plane][i] = next_plane(x);
+      }
+    }
     float g[TILES][2][2][2];
-    if (!C::KEY) {
+    if (C::COLUMN) {
       float2 head[2] = {make_float2(1.0f, 1.0f), make_float2(1.0f, 1.0f)};
-      if (C::HEAD) head[0] = load64(slot + C::NOTES + c * 8), head[1] = load64(slot + C::NOTES + 32 + c * 8);
+      if (C::HEAD && !C::KEY)
+        head[0] = load64(slot + C::NOTES + c * 8), head[1] = load64(slot + C::NOTES + 32 + c * 8);
 #pragma unroll
       for (int m = 0; m < TILES; ++m) {
         u32 packed[4];
-        if (C::VALUE && C::GATE == 2)
-          load_transposed(packed, slot + C::GATE_TILE + unit[m]);  // rows as long as v's
+        if (C::VALUE && C::GATE == 2) load_transposed(packed, slot + C::GATE_TILE + unit[m]);
 #pragma unroll
         for (int half = 0; half < 2; ++half)
 #pragma unroll
           for (int r = 0; r < 2; ++r) {
             float2 x = make_float2(1.0f, 1.0f);
-            if (C::VALUE && C::GATE == 4) {
-              const int at = ((team * TILES + m) * 4 + r * 2 + lane / 16) ^ c << 1;
-              const u32 from = slot + C::GATE_TILE + (half * 8 + c * 2) * C::GATE_ROW + (at << 4) +
-                               (lane / 4 & 3) * 4;
-              x = make_float2(load_float(from), load_float(from + C::GATE_ROW));
-            } else if (C::VALUE) {
-              x = unpack(packed[r + 2 * half]);
-            }
+            if (C::VALUE && C::GATE == 4) x = pair_of(C::GATE_TILE, m, half, r);
+            else if (C::VALUE) x = unpack_gates(packed[r + 2 * half], Gate());
             if (C::VALUE) x = make_float2(as_gate(x.x, Gate()), as_gate(x.y, Gate()));
-            if (C::VALUE && C::HEAD) x = make_float2(joined(x.x, head[half].x), joined(x.y, head[half].y));
-            else if (C::HEAD) x = head[half];
+            if (C::VALUE && C::HEAD && !C::KEY) x = make_float2(joined(x.x, head[half].x), joined(x.y, head[half].y));
+            else if (C::HEAD && !C::KEY) x = head[half];
             g[m][half][r][0] = x.x, g[m][half][r][1] = x.y;
           }
       }
     }
-    if (!C::ENDS) A = load128(slot + C::PRODUCTS + lane * 16);
-    if (Q_EARLY)
+    if (C::SCALAR) {
 #pragma unroll
-      for (int i = 0; i < PIECES; ++i)
-        load_matrices(queries[i], slot + i / 4 * 128 + query_at[i % 4]);
+      for (int half = 0; half < 2; ++half) {
+        since[half] = load64(slot + C::NOTES + half * 32 + c * 8);
+        after[half] = load64(slot + C::AFTER + half * 32 + c * 8);
+      }
+      chunk_decay = load_float(slot + C::NOTES + 60);
+    }
     if (!C::ENDS) {
-      unsafe = A.w;
-    } else if (!C::KEY) {
-      unsafe = load32(slot + C::NOTES + 64);
+#pragma unroll
+      for (int plane = 0; plane < SUMMED; ++plane)
+        A[plane] = load128(slot + C::PRODUCTS + plane * 512 + lane * 16);
+      unsafe = A[0].w;
     } else if (C::PREPARED) {
-      unsafe = load32(slot + C::NOTES + 12);
+      unsafe = load32(slot + C::UNSAFE + 12);
     } else {
-      unsafe = load32(slot + C::NOTES);
+      unsafe = load32(slot + C::UNSAFE);
 #pragma unroll
       for (int i = 1; i < C::PARTS; ++i)
-        unsafe = min(unsafe, static_cast<int>(load32(slot + C::NOTES + i * 4)));
-    }
-    if (C::EARLY) {
-#pragma unroll
-      for (int i = 0; i < PIECES; ++i) {
-        load_transposed(keys[i], slot + i / 4 * 128 + key_at[i % 4]);
-        if (C::KEY) decays[i][0] = decay(slot, i, 0), decays[i][1] = decay(slot, i, 1);
-      }
-      __syncwarp();
-      if (lane == 0) arrive(empty + 8 * reading);
+        unsafe = min(unsafe, static_cast<int>(load32(slot + C::UNSAFE + i * 4)));
     }
 
     const int valid = steps - n * 16;
-    if (!C::KEY && valid < 16)
+    if (C::COLUMN && valid < 16)
 #pragma unroll
       for (int m = 0; m < TILES; ++m)
 #pragma unroll
         for (int i = 0; i < 8; ++i)
           if (i / 4 * 8 + c * 2 + i % 2 >= valid) g[m][i / 4][i / 2 % 2][i % 2] = 1.0f;
-    if (!C::KEY && unsafe < ALL_SAFE) {
+    if (unsafe < ALL_SAFE) {
       hide_values();
+      if (C::COLUMN)
 #pragma unroll
-      for (int m = 0; m < TILES; ++m)
+        for (int m = 0; m < TILES; ++m)
 #pragma unroll
-        for (int i = 0; i < 8; ++i)
-          if (i / 4 * 8 + c * 2 + i % 2 >= unsafe) g[m][i / 4][i / 2 % 2][i % 2] = 0.0f;
+          for (int i = 0; i < 8; ++i)
+            if (i / 4 * 8 + c * 2 + i % 2 >= unsafe) g[m][i / 4][i / 2 % 2][i % 2] = 0.0f;
     }
-    if (!C::KEY) {
+    if (C::COLUMN) {
       gates.make(values, g, A, masks, lane);
+    }
+    if (C::ENDS && (C::COLUMN || C::SCALAR))
 #pragma unroll
       for (int m = 0; m < TILES; ++m)
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-          total[m][r] *= gates.all[m][r];
-          growth[m][r] *= fmaxf(1.0f, fabsf(gates.all[m][r]));
+          const float all = C::COLUMN ? gates.all[m][r] : chunk_decay;
+          total[m][r] *= all;
+          growth[m][r] *= fmaxf(1.0f, fabsf(all));
           if (unsafe < ALL_SAFE) growth[m][r] = endless();
         }
-    }
     if (++reading == C::SLOTS) reading = 0, phase ^= 1;
   };
 
@@ -199,7 +194,7 @@ __device__ __forceinline__ void hold(const Arguments& p, const Layout& s, const 
       out[i] = load128(fetched_at + parity * 16 * C::OUT_ROW + i * 16 / TILES * C::OUT_ROW);
     }
   };
-  bfloat* y_at = y + lane / (2 * TILES) * y_step + lane % (2 * TILES) * 8;
+  Element* y_at = y + lane / (2 * TILES) * y_step + lane % (2 * TILES) * 8;
   auto write = [&](const uint4 (&out)[TILES], int n) {
     constexpr int ROWS = 16 / TILES;  // to a round
     if (n >= w.silent)
@@ -210,78 +205,250 @@ __device__ __forceinline__ void hold(const Arguments& p, const Layout& s, const 
     y_at += 16 * y_step;
   };
 
-  // y of a chunk from the state, and the state after it where `update`. (NVRTC 13.0 crashes if this
-  // is a lambda that takes auto.)
-  auto through_state = [&](u32 slot, float (&out)[TILES][2][4], const bool update) {
+  // y from the chunk's own steps, where no gates of columns come in between.
+  auto near_steps = [&](float (&out)[TILES][2][4], float (&fine)[TILES][2][4]) {
 #pragma unroll
-    for (int i = 0; i < PIECES; ++i) {
-      u32 q[4], k[4];
-      float2 d0, d1;
-      if (C::EARLY) {
+    for (int m = 0; m < TILES; ++m) {
+      u32 of_first[SUMMED], of_both[2][SUMMED];
 #pragma unroll
-        for (int x = 0; x < 4; ++x) k[x] = keys[C::EARLY ? i : 0][x];
-      } else {
-        load_transposed(k, slot + i / 4 * 128 + key_at[i % 4]);
-      }
-      if (Q_EARLY) {
+      for (int plane = 0; plane < SUMMED; ++plane)
+        of_first[plane] = A[plane].x, of_both[0][plane] = A[plane].y, of_both[1][plane] = A[plane].z;
+      multiply_planes8<C::TERMS, LEFT, SUMMED>(out[m][0], C::APART ? fine[m][0] : out[m][0], values[m], 0, of_first, ~0u);
+      multiply_planes<C::TERMS, LEFT, SUMMED>(out[m][1], C::APART ? fine[m][1] : out[m][1], values[m], of_both[0], of_both[1]);
+    }
+  };
+  auto own_steps = [&](float (&out)[TILES][2][4], float (&fine)[TILES][2][4],
+                       float (&near)[TILES][2][4]) {
+    if (C::SCALAR) {
+      float rest[TILES][2][4] = {};
+      near_steps(near, rest);
 #pragma unroll
-        for (int x = 0; x < 4; ++x) q[x] = queries[Q_EARLY ? i : 0][x];
-      } else if (!C::ENDS) {
-        load_matrices(q, slot + i / 4 * 128 + query_at[i % 4]);
-      }
-      if (C::KEY) {
-        d0 = C::EARLY ? decays[C::EARLY ? i : 0][0] : decay(slot, i, 0);
-        d1 = C::EARLY ? decays[C::EARLY ? i : 0][1] : decay(slot, i, 1);
-      }
+      for (int x = 0; x < 8 * TILES && C::APART; ++x)
+        near[x / 8][x / 4 % 2][x % 4] += rest[x / 8][x / 4 % 2][x % 4];
+    } else if (!C::COLUMN) {
+      near_steps(out, fine);
+    }
+  };
+  // Adds S q: planes of the state as it lies in registers are the left operands. `out` is there after
+  // a wait.
+  auto read_state = [&](u32 slot, float (&out)[TILES][2][4], float (&fine)[TILES][2][4]) {
+    // Pieces of 16 rows whose operands are held at a time.
+    constexpr int MOST = (C::K * TILES <= 128 ? 8 : 4) / (TILES * LEFT);
+    constexpr int GROUP = MOST < 1 ? 1 : MOST >= 8 && PIECES >= 8 ? 8 : MOST >= 4 ? 4 : MOST >= 2 ? 2 : 1;
+    const u64 q = matrix_at(slot + C::Q, C::PANEL);
+    float whole[TILES][2][4] = {};
+#pragma unroll
+    for (int first = 0; first < PIECES; first += GROUP) {
+      if (first >= 2 * GROUP) product_wait<1>();
+      u32 a[TILES][LEFT][GROUP][4];
 #pragma unroll
       for (int m = 0; m < TILES; ++m) {
-        float(&x)[4] = f.s[m][2 * i];
-        float(&z)[4] = f.s[m][2 * i + 1];
-        if (!C::ENDS) {
-          const u32 a[4] = {pack(x[0], x[1]), pack(x[2], x[3]), pack(z[0], z[1]), pack(z[2], z[3])};
-          multiply(out[m][0], a, q[0], q[1]);
-          multiply(out[m][1], a, q[2], q[3]);
-        }
-        if (update) {
-          if (C::KEY) {
-            x[0] *= d0.x, x[1] *= d0.y, x[2] *= d0.x, x[3] *= d0.y;
-            z[0] *= d1.x, z[1] *= d1.y, z[2] *= d1.x, z[3] *= d1.y;
-          } else {
-            const float up = gates.all[m][0], down = gates.all[m][1];
-            x[0] *= up, x[1] *= up, x[2] *= down, x[3] *= down;
-            z[0] *= up, z[1] *= up, z[2] *= down, z[3] *= down;
+#pragma unroll
+        for (int i = 0; i < GROUP; ++i)
+#pragma unroll
+          for (int x = 0; x < 4; ++x) {
+            const float(&from)[4] = f.s[m][2 * (first + i) + x / 2];
+            float2 pair = make_float2(from[x % 2 * 2], from[x % 2 * 2 + 1]);
+#pragma unroll
+            for (int plane = 0; plane < LEFT; ++plane) a[m][plane][i][x] = next_plane(pair);
           }
-          const u32(&v)[4] = C::KEY ? values[m] : gates.v[m];
-          multiply(x, v, k[0], k[1]);
-          multiply(z, v, k[2], k[3]);
+#pragma unroll
+        for (int plane = 0; plane < LEFT; ++plane) ready(a[m][plane]);
+        ready(out[m]);
+        if (C::APART) ready(fine[m]);
+      }
+      product_fence();
+#pragma unroll
+      for (int i = 0; i < GROUP; ++i) {
+        const int piece = first + i;
+        const u64 at = q + ((piece / 4 * C::PANEL + piece % 4 * 32) >> 4);
+#pragma unroll
+        for (int sum = C::TERMS - 1; sum >= 0; --sum)
+#pragma unroll
+          for (int plane = 0; plane < LEFT; ++plane)
+            if (sum >= plane && sum - plane < C::RIGHT)
+#pragma unroll
+              for (int m = 0; m < TILES; ++m)
+                product_of_rows(sum && C::APART ? fine[m] : out[m], a[m][plane][i], at + ((sum - plane) * C::PLANE >> 4));
+      }
+      product_commit();
+      if (C::APART && (first + GROUP) % 4 == 0 && first + GROUP < PIECES) {  // fresh leading sums
+        product_wait<0>();
+#pragma unroll
+        for (int m = 0; m < TILES; ++m) {
+          ready(out[m]), ready(fine[m]);
+#pragma unroll
+          for (int x = 0; x < 8; ++x)
+            whole[m][x / 4][x % 4] += out[m][x / 4][x % 4], out[m][x / 4][x % 4] = 0.0f;
         }
       }
     }
+    if (C::APART && PIECES > 4) {
+      product_wait<0>();
+#pragma unroll
+      for (int m = 0; m < TILES; ++m) {
+        ready(out[m]), ready(fine[m]);
+#pragma unroll
+        for (int x = 0; x < 8; ++x) out[m][x / 4][x % 4] += whole[m][x / 4][x % 4];
+      }
+    }
   };
-
-  if (w.chunks > 0) next(0);
-  int slot_of_chunk = 0;
-#pragma unroll 1
-  for (int n = 0; n < w.chunks; ++n) {
-    const u32 slot = shared + slot_of_chunk * C::SLOT;
-    float out[TILES][2][4];
+  auto decay_of = [&](u32 slot, int j) {
+    return C::KEY ? load64(slot + decays_at + j * 32) : make_float2(1.0f, 1.0f);
+  };
+  // A fragment of the state times the gates of the chunk, `added` to it.
+  auto decayed = [&](float (&x)[4], int m, float2 row, const float (&added)[4]) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      float gate = 1.0f;
+      if (C::KEY) gate = e % 2 ? row.y : row.x;
+      if (C::COLUMN) gate = C::KEY ? gate * gates.all[m][e / 2] : gates.all[m][e / 2];
+      if (C::SCALAR) gate = chunk_decay;
+      if (C::APART) x[e] = fmaf(x[e], gate, added[e]);
+      else if (C::KEY || C::COLUMN || C::HEAD) x[e] *= gate;
+    }
+  };
+  // The state after the chunk, once that product is over.
+  auto pass = [&](u32 slot) {
+    u32 v[TILES][LEFT][4];
+#pragma unroll
+    for (int m = 0; m < TILES; ++m) {
+#pragma unroll
+      for (int x = 0; x < 4 * LEFT; ++x)
+        v[m][x / 4][x % 4] = C::COLUMN ? gates.v[m][x / 4][x % 4] : values[m][x / 4][x % 4];
+      if (C::SCALAR && C::HEAD)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          float2 x = make_float2(0.0f, 0.0f);
+#pragma unroll
+          for (int plane = LEFT - 1; plane >= 0; --plane) {
+            const float2 part = unpack(values[m][plane][i]);
+            x.x += part.x, x.y += part.y;
+          }
+          x = x * after[i / 2];
+#pragma unroll
+          for (int plane = 0; plane < LEFT; ++plane) v[m][plane][i] = next_plane(x);
+        }
+      ready(v[m]);
+    }
+    const u64 k = matrix_at(slot + C::KEYS, C::PANEL);
+    if constexpr (C::APART) {
+      // Into fresh sums, 64 rows at a time: what tensor cores cut off would add up over a sequence.
+#pragma unroll
+      for (int panel = 0; panel < C::K / 64; ++panel)
+#pragma unroll
+        for (int m = 0; m < TILES; ++m) {
+          float fresh[8][4] = {};
+          ready(fresh);
+          product_fence();
+          add_steps<C>(fresh, v[m], k + panel * (C::PANEL >> 4));
+          product_commit();
+          product_wait<0>();
+          ready(fresh);
+#pragma unroll
+          for (int j = 0; j < 8; ++j)
+            decayed(f.s[m][panel * 8 + j], m, decay_of(slot, panel * 8 + j), fresh[j]);
+        }
+    } else {
+#pragma unroll
+      for (int j = 0; j < 2 * PIECES; ++j) {
+        const float2 row = decay_of(slot, j);
+#pragma unroll
+        for (int m = 0; m < TILES; ++m) decayed(f.s[m][j], m, row, f.s[m][j]);
+      }
+#pragma unroll
+      for (int m = 0; m < TILES; ++m) ready(f.s[m]);
+      product_fence();
+#pragma unroll
+      for (int m = 0; m < TILES; ++m) add_steps<C>(f.s[m], v[m], k);
+      product_commit();
+    }
+  };
+  // y of the chunk's own steps, and what comes from the state with the gates since.
+  auto both = [&](float (&out)[TILES][2][4], const float (&near)[TILES][2][4]) {
 #pragma unroll
     for (int m = 0; m < TILES; ++m)
 #pragma unroll
-      for (int x = 0; x < 4; ++x) out[m][0][x] = out[m][1][x] = 0.0f;
-    if (C::KEY && !C::ENDS && unsafe < ALL_SAFE) hide_values();
-    if (C::KEY && !C::ENDS && half_of_rows == C::HALVES - 1)
+      for (int x = 0; x < 4; ++x) {
+        if (C::COLUMN) {
+          out[m][0][x] = fmaf(gates.to[m][0][x], out[m][0][x], gates.y[m][0][x]);
+          out[m][1][x] = fmaf(gates.to[m][1][x],
+                              fmaf(gates.first[m][x / 2], out[m][1][x], gates.cross[m][x]),
+                              gates.y[m][1][x]);
+        } else if (C::SCALAR) {
 #pragma unroll
-      for (int m = 0; m < TILES; ++m) {
-        multiply8(out[m][0], values[m][0], values[m][1], A.x);
-        multiply(out[m][1], values[m], A.y, A.z);
+          for (int half = 0; half < 2; ++half)
+            out[m][half][x] = fmaf(x % 2 ? since[half].y : since[half].x, out[m][half][x], near[m][half][x]);
+        }
       }
-    if (unsafe >= ALL_SAFE) through_state(slot, out, true);
-    else {
-      through_state(slot, out, false);
+  };
+  auto finish = [&](float (&out)[TILES][2][4], int n) {
+    uint4 before[TILES];
+    if (C::SIZE == 2 && n > 0) fetch(before, (n - 1) & 1);
+#pragma unroll
+    for (int m = 0; m < TILES; ++m) {
+      if (C::SIZE == 4) {
+        if (n >= w.silent)
+#pragma unroll
+          for (int x = 0; x < 8; ++x) {
+            const int t = n * 16 + x / 4 * 8 + c * 2 + x % 2;
+            if (t < steps)
+              reinterpret_cast<float*>(y)[t * y_step + m * 16 + lane / 4 + x / 2 % 2 * 8] =
+                  p.scale * out[m][x / 4][x % 4];
+          }
+        continue;
+      }
+      u32 packed[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float a = p.scale * out[m][i / 2][i % 2 * 2], b = p.scale * out[m][i / 2][i % 2 * 2 + 1];
+        packed[i] = C::FINE ? pack_half(a, b) : pack(a, b);
+      }
+      store_transposed(stored_at[m] + (n & 1) * 16 * C::OUT_ROW, packed);
+    }
+    if (C::SIZE == 2 && n > 0) write(before, n - 1);
+    __syncwarp();
+  };
+
+  if (w.chunks > 0) next(0);
+  int at_slot = 0;
+#pragma unroll 1
+  for (int n = 0; n < w.chunks; ++n) {
+    const u32 slot = shared + at_slot * C::SLOT;
+    float out[TILES][2][4] = {}, fine[TILES][2][4] = {}, near[TILES][2][4] = {};
+    if (unsafe >= ALL_SAFE) {
+      if (!C::ENDS) own_steps(out, fine, near), read_state(slot, out, fine);
+      pass(slot);
+      if (!C::ENDS) {
+        product_wait<C::APART ? 0 : 1>();
+#pragma unroll
+        for (int m = 0; m < TILES; ++m) {
+          ready(out[m]);
+          if (C::APART) ready(fine[m]);
+#pragma unroll
+          for (int x = 0; x < 8 && C::APART; ++x) out[m][x / 4][x % 4] += fine[m][x / 4][x % 4];
+        }
+        both(out, near), finish(out, n);
+      }
+      product_wait<0>();
+#pragma unroll
+      for (int m = 0; m < TILES; ++m) ready(f.s[m]);
+    } else {
+      if (!C::ENDS) {
+        own_steps(out, fine, near), read_state(slot, out, fine);
+        product_wait<0>();
+#pragma unroll
+        for (int m = 0; m < TILES; ++m) {
+          ready(out[m]);
+          if (C::APART) ready(fine[m]);
+#pragma unroll
+          for (int x = 0; x < 8 && C::APART; ++x) out[m][x / 4][x % 4] += fine[m][x / 4][x % 4];
+        }
+        both(out, near);
+      }
       // Copies, because what a function is given by reference cannot stay in registers.
       Fragments<C> copy = f;
-      const Arguments p_copy = p;
+      const Arguments<C> p_copy = p;
       const Work w_copy = w;
       float walked[TILES][2][4] = {};
       walk<C>(p_copy, s, w_copy, n, unsafe, copy, walked);
@@ -292,83 +459,16 @@ __device__ __forceinline__ void hold(const Arguments& p, const Layout& s, const 
         for (int i = 0; i < 8; ++i) {
           const int half = i / 4, x = i % 4;
           if (C::ENDS || half * 8 + c * 2 + x % 2 < unsafe) continue;
-          if (C::KEY) {
-            out[m][half][x] = walked[m][half][x];
-          } else {  // what follows adds nothing to it
-            out[m][half][x] = gates.to[m][half][x] = 0.0f;
-            gates.y[m][half][x] = walked[m][half][x];
-          }
+          out[m][half][x] = walked[m][half][x];
         }
+      if (!C::ENDS) finish(out, n);
     }
-    if (!C::EARLY) {
-      __syncwarp();
-      if (lane == 0) arrive(empty + 8 * slot_of_chunk);
-    }
-    if (++slot_of_chunk == C::SLOTS) slot_of_chunk = 0;
-    if (C::ENDS) {
-      if (n + 1 < w.chunks) next(n + 1);
-      continue;
-    }
-    if (C::HALVES > 1) {  // the last half hands its part of y to the first
-      const u32 at = sums + (n & 1) * TILES * 1024;
-      const u32 phase_of_sums = n >> 1 & 1;
-      if (!writes) {
-        barrier_wait(sums_empty + 8 * (n & 1), phase_of_sums ^ 1);
-#pragma unroll
-        for (int m = 0; m < TILES; ++m)
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            const float(&o)[4] = out[m][half];
-            store128(at + (m * 2 + half) * 512, __float_as_uint(o[0]), __float_as_uint(o[1]),
-                     __float_as_uint(o[2]), __float_as_uint(o[3]));
-          }
-        __syncwarp();
-        if (lane == 0) arrive(sums_full + 8 * (n & 1));
-        if (n + 1 < w.chunks) next(n + 1);
-        continue;
-      }
-      if (n + 1 < w.chunks) next(n + 1);
-      barrier_wait(sums_full + 8 * (n & 1), phase_of_sums);
-#pragma unroll
-      for (int m = 0; m < TILES; ++m)
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const uint4 other = load128(at + (m * 2 + half) * 512);
-          out[m][half][0] += __uint_as_float(other.x), out[m][half][1] += __uint_as_float(other.y);
-          out[m][half][2] += __uint_as_float(other.z), out[m][half][3] += __uint_as_float(other.w);
-        }
-      __syncwarp();
-      if (lane == 0) arrive(sums_empty + 8 * (n & 1));
-    }
-    uint4 before[TILES];
-    if (n > 0) fetch(before, (n - 1) & 1);
-    const ColumnGates<C> mine = gates;
-    if (!C::KEY && n + 1 < w.chunks) next(n + 1);
-    u32 packed[TILES][4];
-#pragma unroll
-    for (int m = 0; m < TILES; ++m) {
-      if (!C::KEY)
-#pragma unroll
-        for (int x = 0; x < 4; ++x) {
-          out[m][0][x] = fmaf(mine.to[m][0][x], out[m][0][x], mine.y[m][0][x]);
-          out[m][1][x] = fmaf(mine.to[m][1][x],
-                              fmaf(mine.first[m][x / 2], out[m][1][x], mine.cross[m][x]),
-                              mine.y[m][1][x]);
-        }
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float(&o)[4] = out[m][half];
-        packed[m][2 * half] = pack(p.scale * o[0], p.scale * o[1]);
-        packed[m][2 * half + 1] = pack(p.scale * o[2], p.scale * o[3]);
-      }
-      store_transposed(stored_at[m] + (n & 1) * 16 * C::OUT_ROW, packed[m]);
-    }
-    if (C::KEY && C::HALVES == 1 && n + 1 < w.chunks) next(n + 1);
-    if (n > 0) write(before, n - 1);
-    __syncwarp();
+    arrive(empty + 8 * at_slot);
+    if (++at_slot == C::SLOTS) at_slot = 0;
+    if (n + 1 < w.chunks) next(n + 1);
   }
 
-  if (!C::ENDS && w.chunks > 0 && writes) {
+  if (!C::ENDS && C::SIZE == 2 && w.chunks > 0) {
     uint4 before[TILES];
     fetch(before, (w.chunks - 1) & 1);
     write(before, w.chunks - 1);
@@ -377,25 +477,25 @@ __device__ __forceinline__ void hold(const Arguments& p, const Layout& s, const 
     const int64 at = static_cast<int64>(w.chain) * (p.segments - 1) + w.segment;
 #pragma unroll
     for (int m = 0; m < TILES; ++m) {
-      const int tile = w.column / 16 + team * TILES + m;
-      float4* const ends = p.ends + (at * (p.V / 16) + tile) * (C::K / 8 * 32) +
-                           half_of_rows * (C::ROWS / 8 * 32) + lane;
+      const int tile = w.column / 16 + warp * TILES + m;
+      float4* const ends = p.ends + (at * (p.V / 16) + tile) * (C::K / 8 * 32) + lane;
 #pragma unroll
-      for (int j = 0; j < C::ROWS / 8; ++j) {
+      for (int j = 0; j < C::K / 8; ++j) {
         const float(&x)[4] = f.s[m][j];
         store_global128(ends + j * 32, make_uint4(__float_as_uint(x[0]), __float_as_uint(x[1]),
                                                   __float_as_uint(x[2]), __float_as_uint(x[3])));
       }
-      if (!C::KEY && c == 0)
+      if (!(C::KEY && !C::VALUE) && c == 0)
 #pragma unroll
         for (int r = 0; r < 2; ++r)
-          p.decays[at * p.V + tile * 16 + lane / 4 + r * 8] = checked_decay(total[m][r], growth[m][r]);
+          p.decays[at * width<C>(p) + C::ROW_DECAYS + tile * 16 + lane / 4 + r * 8] =
+              checked_decay(total[m][r], growth[m][r]);
     }
   } else if (p.last != nullptr && w.first + w.chunks * 16 >= w.T) {
 #pragma unroll
     for (int m = 0; m < TILES; ++m)
 #pragma unroll
-      for (int j = 0; j < C::ROWS / 8; ++j)
+      for (int j = 0; j < C::K / 8; ++j)
 #pragma unroll
         for (int e = 0; e < 4; ++e) p.last[state_at<C>(w, s.last, m, j, e)] = f.s[m][j][e];
   }
@@ -404,32 +504,32 @@ __device__ __forceinline__ void hold(const Arguments& p, const Layout& s, const 
 // The first segment before `segment` whose product of gates is not safe for these columns; else
 // `segment`.
 template <class C>
-__device__ __forceinline__ int first_unsafe(const Arguments& p, const Work& w, int segment) {
-  constexpr int WIDTH = C::KEY ? C::K : C::COLUMNS;
-  __shared__ int found;
-  if (threadIdx.x == 0) found = segment;
+__device__ __forceinline__ int first_unsafe(const Arguments<C>& p, const Work& w, int segment, int* found) {
+  constexpr int WIDTH = C::ROW_DECAYS + (C::VALUE || !C::KEY ? C::COLUMNS : 0);
+  if (threadIdx.x == 0) *found = segment;
   __syncthreads();
-  const float* const decays = p.decays + static_cast<int64>(w.chain) * (p.segments - 1) * (C::KEY ? C::K : p.V) +
-                              (C::KEY ? 0 : w.column);
-  for (int i = threadIdx.x; i < segment * WIDTH; i += C::THREADS)
-    if (isnan(decays[static_cast<int64>(i / WIDTH) * (C::KEY ? C::K : p.V) + i % WIDTH]))
-      atomicMin(&found, i / WIDTH);
+  const float* const decays = p.decays + static_cast<int64>(w.chain) * (p.segments - 1) * width<C>(p);
+  for (int i = threadIdx.x; i < segment * WIDTH; i += C::THREADS) {
+    const int x = i % WIDTH;
+    if (isnan(decays[static_cast<int64>(i / WIDTH) * width<C>(p) + x + (x < C::ROW_DECAYS ? 0 : w.column)]))
+      atomicMin(found, i / WIDTH);
+  }
   __syncthreads();
-  return found;
+  return *found;
 }
 
 template <class C>
 __global__ void __launch_bounds__(C::THREADS, 1)
-    chunked(const bfloat* q, const bfloat* k, const bfloat* v, const typename C::Gate* gate_k,
+    chunked(const typename C::Element* q, const typename C::Element* k, const typename C::Element* v, const typename C::Gate* gate_k,
             const typename C::Gate* gate_v, const typename C::Gate* gate_head, const float* initial,
-            bfloat* y, float* last, float4* ends, float* decays, const bfloat* operands,
+            typename C::Element* y, float* last, float4* ends, float* decays, const char* operands,
             const uint4* products, const float* chunk_decays, const void* bounds, int T, int H,
             int V, int segments, int lead, int length, int bounds_64, int group,
             float scale,
             const __grid_constant__ Layout layout) {
-  extern __shared__ __align__(128) char memory[];
+  extern __shared__ __align__(1024) char memory[];
   const u32 shared = shared_address(memory);
-  Arguments p{q, k, v, gate_k, gate_v, gate_head, initial, y, last, ends, decays, operands, products,
+  Arguments<C> p{q, k, v, gate_k, gate_v, gate_head, initial, y, last, ends, decays, operands, products,
               chunk_decays, bounds, T, H, V, segments, lead, length, bounds_64, group, scale};
   // Blocks of a segment lie next to each other, those of the first one before all others.
   const int tiles = V / C::COLUMNS, all = C::ENDS ? segments - 1 : segments;
@@ -460,38 +560,42 @@ __global__ void __launch_bounds__(C::THREADS, 1)
     asm volatile("griddepcontrol.wait;" ::: "memory");
   }
   if (C::ENDS) asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-  if (!C::ENDS && segment > 0) w.segment = first_unsafe<C>(p, w, segment);
+  if (!C::ENDS && segment > 0) {
+    int* const found = reinterpret_cast<int*>(memory + C::SHARED - 16);
+    w.segment = first_unsafe<C>(p, w, segment, found);
+  }
   auto start = [&](int i) { return i == 0 ? 0 : lead + (i - 1) * length; };
   w.first = start(w.segment);
   const int end = segment == segments - 1 ? w.T : start(segment + 1);
   w.chunks = (end - w.first + 15) / 16;
   w.silent = (start(segment) - w.first) / 16;
 
-  if (threadIdx.x == 0) {
+  if (threadIdx.x == 0) {  // every lane arrives: racecheck follows no order through one for its warp
     for (int i = 0; i < C::SLOTS; ++i) {
-      init_barrier(shared + C::AT_BARRIERS + 8 * i, C::PARTS);
-      init_barrier(shared + C::AT_BARRIERS + (C::SLOTS + i) * 8, C::STATES);
+      init_barrier(shared + C::AT_BARRIERS + 8 * i, 32 * C::PARTS);
+      init_barrier(shared + C::AT_BARRIERS + (C::SLOTS + i) * 8, 32 * C::STATES);
     }
     if (C::HALVES > 1)
       for (int i = 0; i < C::TEAMS * 4; ++i)
-        init_barrier(shared + C::AT_BARRIERS + C::SLOTS * 16 + 8 * i, 1);
+        init_barrier(shared + C::AT_BARRIERS + C::SLOTS * 16 + 8 * i, 32);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   __syncthreads();
   if (threadIdx.x >= 32 * C::STATES) {
     if constexpr (C::PREPARED) fetch_prepared<C>(p, layout, w, shared);
     else prepare<C>(p, layout, w, shared);
-  } else hold<C>(p, layout, w, shared);
+  } else if constexpr (C::BY_WARPS) hold_by_warps<C>(p, layout, w, shared);
+  else hold<C>(p, layout, w, shared);
   if (C::KEY && C::ENDS) {  // the product of gates over the groups of preparing warps
     __syncthreads();
-    if (w.column == 0 && threadIdx.x < C::K) {
+    for (int row = threadIdx.x; w.column == 0 && row < C::K; row += C::THREADS) {
       float total = 1.0f, growth = 1.0f;
 #pragma unroll
       for (int i = 0; i < C::GROUPS; ++i) {
-        const u32 at = shared + C::AT_TOTALS + i * C::TOTALS + threadIdx.x * 4;
+        const u32 at = shared + C::AT_TOTALS + i * C::TOTALS + row * 4;
         total *= load_float(at), growth *= load_float(at + 4 * C::K);
       }
-      p.decays[(static_cast<int64>(w.chain) * (segments - 1) + segment) * C::K + threadIdx.x] =
+      p.decays[(static_cast<int64>(w.chain) * (segments - 1) + segment) * width<C>(p) + row] =
           checked_decay(total, growth);
     }
   }

@@ -13,11 +13,13 @@ import torch
 from torch import Tensor
 
 from kernelproof.cuda import Kernel
-from kernelproof.ops.gated_recurrence.config import HEAD_GATE, KEY_GATE, VALUE_GATE, types
+from kernelproof.ops.gated_recurrence.call import Call
+from kernelproof.ops.gated_recurrence.config import KEY_GATE, VALUE_GATE, types
 
 _SOURCE = Path(__file__).parent / "chunked.cu"
 _SOURCE_KEYS = Path(__file__).parent / "gate_keys.cu"
 CHUNK = 16  # steps
+_ELEMENTS = (torch.bfloat16, torch.float16, torch.float32)
 _SHARED_LIMIT = 227 * 1024  # bytes that a block of sm_90 may have
 _MOST_SLOTS = 20
 # Below so many steps the general kernel is the faster one.
@@ -32,6 +34,7 @@ _MAX_INT = 2**31 - 1
 class Config:
     """The template arguments of ``chunked.cu``, whose `Config` says what they mean."""
 
+    element: torch.dtype
     gate: str
     gate_bytes: int
     gates: int
@@ -40,7 +43,6 @@ class Config:
     states: int
     preparers: int
     ahead: int
-    early: bool
     ends: bool = False
     halves: int = 1
     prepared: bool = False
@@ -60,16 +62,28 @@ class Config:
         return bool(self.gates & KEY_GATE)
 
     @property
+    def by_column(self) -> bool:
+        return bool(self.gates & VALUE_GATE) or not self.by_key
+
+    @property
+    def planes(self) -> tuple[int, int]:
+        """So many bfloat16 numbers make an element of q and k with their gates, and of A."""
+        if self.element == torch.float32:
+            return 3, 3
+        split = self.element == torch.float16 or (self.by_key and not self.prepared)
+        return (2 if split else 1), 2
+
+    @property
     def slot(self) -> int:
         """Bytes of a slot."""
-        key_tile = 2 * CHUNK * self.key_dim
-        size = key_tile * (1 if self.ends else 2) + 2 * CHUNK * self.columns
+        size = 2 * CHUNK * self.key_dim * (1 if self.ends else 2) * self.planes[0]
+        size += self.element.itemsize * CHUNK * self.columns
         if self.gates & VALUE_GATE:
             size += CHUNK * self.columns * self.gate_bytes
-        size += 0 if self.ends else 512
+        size += 0 if self.ends else 512 * self.planes[1]
         size += 4 * self.key_dim if self.by_key else 0
-        noted = self.ends or (not self.by_key and self.gates & HEAD_GATE)
-        return size + (128 if noted else 0)
+        size += 192 if self.ends or not self.by_key else 0
+        return -(-size // 1024) * 1024
 
     @property
     def shared(self) -> int:
@@ -81,13 +95,14 @@ class Config:
         parts = self.key_dim // 64 if levelled else 1
         groups, teams = self.preparers // parts, self.states // self.halves
         size = 16 + (teams * 32 if self.halves > 1 else 0)
-        if not self.ends:
+        if not self.ends and self.element.itemsize == 2:
             size += teams * 2 * CHUNK * 32 * self.tiles
             size += teams * 2 * self.tiles * 1024 if self.halves > 1 else 0
         if levelled:
             size += self.preparers * (self.ahead + 1) * CHUNK * 64 * self.gate_bytes
             if not self.ends:
-                size += self.preparers * 2 * CHUNK * 144 + groups * 2 * (parts - 1) * 896
+                own = 2 * CHUNK * 144 if self.element == torch.bfloat16 else 64 * 128
+                size += self.preparers * own + groups * 2 * (parts - 1) * 896
         if self.by_key and self.ends:
             size += groups * 8 * self.key_dim
         return size
@@ -104,15 +119,17 @@ class Config:
 @functools.cache
 def _kernel(c: Config) -> Kernel:
     numbers = (c.gates, c.key_dim, c.tiles, c.states, c.slots, c.preparers, c.ahead)
-    ends, early, prepared = ("true" if x else "false" for x in (c.ends, c.early, c.prepared))
-    arguments = [c.gate, *map(str, numbers), ends, early, str(c.halves), prepared, str(c.shared)]
+    ends, prepared = ("true" if x else "false" for x in (c.ends, c.prepared))
+    element = types(c.element, torch.float32, False)[0]
+    arguments = [element, c.gate, *map(str, numbers), ends, str(c.halves), prepared, str(c.shared)]
     return Kernel(_SOURCE, f"chunked<Config<{', '.join(arguments)}>>")
 
 
 @functools.cache
-def _gate_keys(gate: str, gates: int, key_dim: int) -> Kernel:
+def _gate_keys(element: torch.dtype, gate: str, gates: int, key_dim: int) -> Kernel:
     """The kernel that does the work on gates of keys for all columns of a head at once."""
-    return Kernel(_SOURCE_KEYS, f"gate_keys<{gate}, {gates}, {key_dim}>")
+    name = types(element, torch.float32, False)[0]
+    return Kernel(_SOURCE_KEYS, f"gate_keys<{name}, {gate}, {gates}, {key_dim}>")
 
 
 class Chunks(NamedTuple):
@@ -127,7 +144,13 @@ class Chunks(NamedTuple):
 
 
 def choose(
-    gate: str, gate_bytes: int, gates: int, key_dim: int, value_dim: int, steps: int | None
+    gate: str,
+    gate_bytes: int,
+    gates: int,
+    key_dim: int,
+    value_dim: int,
+    steps: int | None,
+    element: torch.dtype = torch.bfloat16,
 ) -> Chunks | None:
     """The kernels for a problem, None where ``chunked.cu`` has none. ``steps`` is None where the
     host does not know the lengths of sequences.
@@ -137,22 +160,29 @@ def choose(
     """
     if value_dim % 64 or key_dim not in (64, 128, 256):
         return None
-    if gates & KEY_GATE and (gates & VALUE_GATE or (key_dim == 256 and steps is None)):
+    if gates & KEY_GATE and key_dim == 256 and (gates & VALUE_GATE or steps is None):
         return None
-    base = Config(gate, gate_bytes, gates, key_dim, 1, 4, 4, 2, early=False)
+    base = Config(element, gate, gate_bytes, gates, key_dim, 1, 4, 4, 2)
     if gates & KEY_GATE:
         if key_dim == 256:
             base = replace(base, states=8, ahead=1, halves=2, prepared=True)
+        elif gates & VALUE_GATE:
+            base = replace(base, ahead=1)
         elif key_dim == 128 and value_dim % 128 == 0:
             base = replace(base, tiles=2, ahead=1)
-        elif key_dim == 64:
-            base = replace(base, early=True)
     elif key_dim == 256:
         base = replace(base, ahead=1)
     elif key_dim == 128:
         base = replace(base, states=8 if value_dim % 128 == 0 else 4, ahead=1)
     else:
         base = replace(base, ahead=3)
+    if element != torch.bfloat16:  # operands of several planes: more shared memory and registers
+        base = replace(base, ahead=1, tiles=1, states=4, halves=1)
+        if key_dim == 256:
+            alone = element == torch.float32 and not gates & KEY_GATE
+            base = replace(base, preparers=1 if alone else 2)
+        elif element == torch.float32 and gates & VALUE_GATE and key_dim == 128:
+            base = replace(base, preparers=2)
     config = base.fitted()
     if steps is None:
         return Chunks(config, None, 1, 0, 0)
@@ -188,44 +218,27 @@ class Plan:
     strides: bytes
 
 
-def plan(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    gate_k: Tensor | None,
-    gate_v: Tensor | None,
-    gate_head: Tensor | None,
-    initial: Tensor | None,
-    last: Tensor | None,
-    log_gates: bool,
-    cu_seqlens: Tensor | None,
-) -> Plan | None:
+def plan(call: Call) -> Plan | None:
     """How ``chunked.cu`` would run this call, None where it cannot, or not well."""
-    if q.dtype != torch.bfloat16:
+    if call.q.dtype not in _ELEMENTS or call.addresses() % 16:
         return None
-    gate = gate_v if gate_v is not None else gate_k if gate_k is not None else gate_head
-    addresses = q.data_ptr() | k.data_ptr() | v.data_ptr()
-    for one in (gate_k, gate_v):
-        addresses |= 0 if one is None else one.data_ptr()
-    if addresses % 16:
-        return None
+    gate = call.gate
     return _plan(
-        q.device.index,
+        call.q.device.index,
+        call.q.dtype,
         torch.float32 if gate is None else gate.dtype,
-        log_gates and gate is not None,
-        q.shape,
-        v.shape,
-        -1 if cu_seqlens is None else cu_seqlens.shape[0] - 1,
-        q.stride(),
-        k.stride(),
-        v.stride(),
-        *(None if x is None else x.stride() for x in (gate_k, gate_v, gate_head, initial, last)),
+        call.log_gates and gate is not None,
+        call.q.shape,
+        call.v.shape,
+        call.sequences,
+        *call.strides(),
     )
 
 
 @functools.lru_cache(maxsize=1024)
 def _plan(
     device: int,
+    element: torch.dtype,
     gate: torch.dtype,
     log_gates: bool,
     keys: Sequence[int],
@@ -242,13 +255,21 @@ def _plan(
         return None
     gate_k, gate_v, gate_head = strides[3:6]
     gates = sum(1 << i for i, s in enumerate((gate_k, gate_v, gate_head)) if s is not None)
-    elements = [(s, 8) for s in strides[:3]]
+    elements = [(s, 16 // element.itemsize) for s in strides[:3]]
     elements += [(s, 16 // gate.itemsize) for s in (gate_k, gate_v) if s is not None]
     sizes = (batch, steps, heads)
     if not all(_in_units(sizes, s, unit) for s, unit in elements if s is not None):
         return None
-    kind = types(torch.bfloat16, gate, log_gates)[1]
-    chunks = choose(kind, gate.itemsize, gates, key_dim, value_dim, None if packed else steps)
+    kind = types(element, gate, log_gates)[1]
+    chunks = choose(
+        kind,
+        gate.itemsize,
+        gates,
+        key_dim,
+        value_dim,
+        None if packed else steps,
+        element,
+    )
     if chunks is None:
         return None
     chains = (sequences if packed else batch) * heads
@@ -277,31 +298,16 @@ def _in_units(sizes: Sequence[int], strides: Sequence[int], unit: int) -> bool:
     return strides[3] == 1 and all(n <= 1 or s % unit == 0 for n, s in outer)
 
 
-def launch(
-    plan: Plan,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    gate_k: Tensor | None,
-    gate_v: Tensor | None,
-    gate_head: Tensor | None,
-    initial: Tensor | None,
-    last: Tensor | None,
-    cu_seqlens: Tensor | None,
-    scale: float,
-    y: Tensor,
-) -> None:
+def launch(plan: Plan, call: Call, scale: float, y: Tensor) -> None:
     """Run ``plan``: write y and, if given, the last state."""
-    for call in calls(
-        plan, q, k, v, gate_k, gate_v, gate_head, initial, last, cu_seqlens, scale, y
-    ):
-        call.kernel(
-            *call.arguments, grid=call.grid, block=call.block, shared=call.shared,
-            programmatic=call.overlaps,
+    for one in launches(plan, call, scale, y):
+        one.kernel(
+            *one.arguments, grid=one.grid, block=one.block, shared=one.shared,
+            programmatic=one.overlaps,
         )  # fmt: skip
 
 
-class Call(NamedTuple):
+class Launch(NamedTuple):
     """One launch."""
 
     kernel: Kernel
@@ -312,28 +318,17 @@ class Call(NamedTuple):
     overlaps: bool = False  # it may begin before the launch before it has ended
 
 
-def calls(
-    plan: Plan,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    gate_k: Tensor | None,
-    gate_v: Tensor | None,
-    gate_head: Tensor | None,
-    initial: Tensor | None,
-    last: Tensor | None,
-    cu_seqlens: Tensor | None,
-    scale: float,
-    y: Tensor,
-) -> list[Call]:
+def launches(plan: Plan, call: Call, scale: float, y: Tensor) -> list[Launch]:
     """The launches of ``plan`` in order, with memory for what they hand on."""
-    made: list[Call] = []
+    q, k, v, gate_k, gate_v, gate_head, initial, last, _, cu_seqlens = call
+    made: list[Launch] = []
     ends: Any = None
     decays: Any = None
     segments = plan.numbers[3]
     if segments > 1:
         count = plan.chains * (segments - 1)
-        width = plan.key_dim if plan.chunks.config.by_key else plan.value_dim
+        main = plan.chunks.config
+        width = plan.key_dim * main.by_key + plan.value_dim * main.by_column
         ends = v.new_empty(count * plan.key_dim * plan.value_dim, dtype=torch.float32)
         decays = v.new_empty(count * width, dtype=torch.float32)
     operands: Any = None
@@ -342,15 +337,15 @@ def calls(
     c = plan.chunks.config
     if c.prepared:
         pieces = plan.chains * -(-plan.numbers[0] // CHUNK)
-        operands = v.new_empty(pieces * 2 * CHUNK * c.key_dim)
-        products = v.new_empty(pieces * 128, dtype=torch.int32)
+        operands = v.new_empty(pieces * 4 * CHUNK * c.key_dim * c.planes[0], dtype=torch.uint8)
+        products = v.new_empty(pieces * c.planes[1] * 128, dtype=torch.int32)
         chunk_decays = v.new_empty(pieces * c.key_dim, dtype=torch.float32)
         arguments = (
             q, k, gate_k, gate_head, operands, products, chunk_decays, *plan.numbers[:2],
             plan.group, plan.strides,
         )  # fmt: skip
-        kernel = _gate_keys(c.gate, c.gates, c.key_dim)
-        made.append(Call(kernel, arguments, pieces, c.key_dim // 2, 0))
+        kernel = _gate_keys(c.element, c.gate, c.gates, c.key_dim)
+        made.append(Launch(kernel, arguments, pieces, c.key_dim // 2, 0))
     arguments = (
         q, k, v, gate_k, gate_v, gate_head, initial, y, last, ends, decays, operands, products,
         chunk_decays, cu_seqlens, *plan.numbers,
@@ -361,7 +356,7 @@ def calls(
         if config is not None:
             after = bool(made)
             made.append(
-                Call(config.kernel(), arguments, grid, config.threads, config.shared, after)
+                Launch(config.kernel(), arguments, grid, config.threads, config.shared, after)
             )
     return made
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from kernelproof.build import c_library
+from kernelproof.ops.gated_recurrence.call import Call
 from kernelproof.ops.gated_recurrence.checks import check_bounds, state_dtype
 from kernelproof.ops.gated_recurrence.forms import Form
 from kernelproof.ops.gated_recurrence.gradients import Sums, wanted
@@ -49,9 +50,8 @@ def launch(
     state = state_out
     if with_state and state is None:
         state = torch.empty(_state_shape(q, v, cu_seqlens), dtype=state_dtype(v))
-    plan = _plan_of(
-        q, k, v, gate_k, gate_v, gate_head, log_gates, initial_state, state, None, cu_seqlens
-    )
+    call = Call(q, k, v, gate_k, gate_v, gate_head, initial_state, state, log_gates, cu_seqlens)
+    plan = _plan_of(call, None)
     y = torch.empty(v.shape, dtype=v.dtype)
     failed = _function("gated_recurrence", "kernel.cpp", v.dtype, 11)(
         plan,
@@ -130,9 +130,10 @@ def launch_backward(
     )
     if v.shape[-1] == 0:
         return sums
-    plan = _plan_of(
-        q, k, v, gate_k, gate_v, gate_head, log_gates, initial_state, grad_state, grad, cu_seqlens
+    call = Call(
+        q, k, v, gate_k, gate_v, gate_head, initial_state, grad_state, log_gates, cu_seqlens
     )
+    plan = _plan_of(call, grad)
     failed = _function("gated_recurrence_backward", "backward.cpp", v.dtype, 17)(
         plan,
         q.data_ptr(),
@@ -198,35 +199,16 @@ def _function(name: str, source: str, dtype: torch.dtype, pointers: int) -> Any:
     return function
 
 
-def _plan_of(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    gate_k: Tensor | None,
-    gate_v: Tensor | None,
-    gate_head: Tensor | None,
-    log_gates: bool,
-    initial: Tensor | None,
-    last: Tensor | None,
-    grad: Tensor | None,
-    cu_seqlens: Tensor | None,
-) -> Any:
-    gate = gate_v if gate_v is not None else gate_k if gate_k is not None else gate_head
+def _plan_of(call: Call, grad: Tensor | None) -> Any:
+    gate = call.gate
     return _plan(
-        q.dtype,
-        gate.dtype if gate is not None else q.dtype,
-        log_gates,
-        q.shape,
-        v.shape,
-        -1 if cu_seqlens is None else cu_seqlens.shape[0] - 1,
-        q.stride(),
-        k.stride(),
-        v.stride(),
-        None if gate_k is None else gate_k.stride(),
-        None if gate_v is None else gate_v.stride(),
-        None if gate_head is None else gate_head.stride(),
-        None if initial is None else initial.stride(),
-        None if last is None else last.stride(),
+        call.q.dtype,
+        gate.dtype if gate is not None else call.q.dtype,
+        call.log_gates,
+        call.q.shape,
+        call.v.shape,
+        call.sequences,
+        *call.strides(),
         None if grad is None else grad.stride(),
     )
 

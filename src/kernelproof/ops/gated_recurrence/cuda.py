@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from kernelproof.cuda import Kernel
 from kernelproof.errors import UnsupportedError
 from kernelproof.ops.gated_recurrence import chunked
+from kernelproof.ops.gated_recurrence.call import Call
 from kernelproof.ops.gated_recurrence.config import SHARED_LIMIT, Config, choose, gate_bits
 from kernelproof.ops.gated_recurrence.cuda_backward import launch_backward
 from kernelproof.ops.gated_recurrence.cuda_step import launch_step
@@ -73,15 +74,14 @@ def launch(
         return y.zero_(), state
     if (y.numel() == 0 and (state is None or state.numel() == 0)) or sequences == 0:
         return y, state
-    call = (q, k, v, gate_k, gate_v, gate_head, initial_state, state, log_gates, cu_seqlens)
-    in_chunks = chunked.plan(*call)
+    call = Call(q, k, v, gate_k, gate_v, gate_head, initial_state, state, log_gates, cu_seqlens)
+    in_chunks = chunked.plan(call)
     if in_chunks is not None:
-        tensors = (q, k, v, gate_k, gate_v, gate_head, initial_state, state, cu_seqlens)
-        chunked.launch(in_chunks, *tensors, float(scale), y)
+        chunked.launch(in_chunks, call, float(scale), y)
     elif q.shape[3] > _MAX_ROWS:
-        _launch_row_blocks(_Call(*call), scale, y)
+        _launch_row_blocks(call, scale, y)
     else:
-        _launch(*call, scale, y)
+        _launch(call, scale, y)
     return y, state
 
 
@@ -101,22 +101,7 @@ class ModelNew(nn.Module):
 _FOUNDING = Form()
 
 
-class _Call(NamedTuple):
-    """The tensors of a launch but y, and how they are to be read."""
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    gate_k: Tensor | None
-    gate_v: Tensor | None
-    gate_head: Tensor | None
-    initial: Tensor | None
-    last: Tensor | None
-    log_gates: bool
-    cu_seqlens: Tensor | None
-
-
-def _launch_row_blocks(call: _Call, scale: float, y: Tensor) -> None:
+def _launch_row_blocks(call: Call, scale: float, y: Tensor) -> None:
     """Rows of the state never meet but in the sum that is y: launch blocks of rows and add."""
     if y.dtype != torch.float32:  # partial sums must not be rounded to half precision
         call = call._replace(
@@ -138,70 +123,32 @@ def _launch_row_blocks(call: _Call, scale: float, y: Tensor) -> None:
             initial=None if call.initial is None else call.initial[:, :, rows],
             last=None if call.last is None else call.last[:, :, rows],
         )
-        _launch(*block, scale, part)
+        _launch(block, scale, part)
         total += part
     y.copy_(total)
 
 
-def _launch(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    gate_k: Tensor | None,
-    gate_v: Tensor | None,
-    gate_head: Tensor | None,
-    initial: Tensor | None,
-    last: Tensor | None,
-    log_gates: bool,
-    cu_seqlens: Tensor | None,
-    scale: float,
-    y: Tensor,
-) -> None:
-    plan = _plan_of(
-        q, k, v, gate_k, gate_v, gate_head, initial, last, log_gates, cu_seqlens
-    )  # fmt: skip
-    bounds = () if cu_seqlens is None else (cu_seqlens, int(cu_seqlens.dtype == torch.int64))
+def _launch(call: Call, scale: float, y: Tensor) -> None:
+    plan, bounds = _plan_of(call), call.cu_seqlens
+    packed = () if bounds is None else (bounds, int(bounds.dtype == torch.int64))
     plan.kernel(
-        q, k, v, gate_k, gate_v, gate_head, initial, y, last, *plan.numbers, float(scale),
-        *plan.strides, *bounds, grid=plan.grid, block=plan.block, shared=plan.shared,
+        *call[:7], y, call.last, *plan.numbers, float(scale),
+        *plan.strides, *packed, grid=plan.grid, block=plan.block, shared=plan.shared,
     )  # fmt: skip
 
 
-def _plan_of(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    gate_k: Tensor | None,
-    gate_v: Tensor | None,
-    gate_head: Tensor | None,
-    initial: Tensor | None,
-    last: Tensor | None,
-    log_gates: bool,
-    cu_seqlens: Tensor | None,
-) -> _Plan:
-    gate = gate_v if gate_v is not None else gate_k if gate_k is not None else gate_head
-    addresses = q.data_ptr() | k.data_ptr() | v.data_ptr()
-    if gate_k is not None:
-        addresses |= gate_k.data_ptr()
-    if gate_v is not None:
-        addresses |= gate_v.data_ptr()
+def _plan_of(call: Call) -> _Plan:
+    gate = call.gate
     return _plan(
-        q.device.index,
-        addresses % 16 == 0,
-        q.dtype,
+        call.q.device.index,
+        call.addresses() % 16 == 0,
+        call.q.dtype,
         torch.float32 if gate is None else gate.dtype,
-        log_gates and gate is not None,
-        q.shape,
-        v.shape,
-        -1 if cu_seqlens is None else cu_seqlens.shape[0] - 1,
-        q.stride(),
-        k.stride(),
-        v.stride(),
-        None if gate_k is None else gate_k.stride(),
-        None if gate_v is None else gate_v.stride(),
-        None if gate_head is None else gate_head.stride(),
-        None if initial is None else initial.stride(),
-        None if last is None else last.stride(),
+        call.log_gates and gate is not None,
+        call.q.shape,
+        call.v.shape,
+        call.sequences,
+        *call.strides(),
     )
 
 
@@ -298,13 +245,17 @@ def describe(
     blocks = -(-q.shape[-1] // _MAX_ROWS)
     if q.shape[-1] == 0:
         return "no kernel, because a state without rows makes y zero"
-    call = (q, k, v, gate_k, gate_v, gate_head, None, None, log_gates, cu_seqlens)
-    in_chunks = chunked.plan(*call)
+    call = Call(q, k, v, gate_k, gate_v, gate_head, None, None, log_gates, cu_seqlens)
+    in_chunks = chunked.plan(call)
     if in_chunks is not None:
         return chunked.describe(in_chunks)
-    q, k = q[..., :_MAX_ROWS], k[..., :_MAX_ROWS]
-    gate_k = None if gate_k is None else gate_k[..., :_MAX_ROWS]
-    plan = _plan_of(q, k, v, gate_k, gate_v, gate_head, None, None, log_gates, cu_seqlens)
+    plan = _plan_of(
+        call._replace(
+            q=q[..., :_MAX_ROWS],
+            k=k[..., :_MAX_ROWS],
+            gate_k=None if gate_k is None else gate_k[..., :_MAX_ROWS],
+        )
+    )
     c = plan.config
     reads = "four elements at a time" if c.wide else "element by element (strides or alignment)"
     split = (

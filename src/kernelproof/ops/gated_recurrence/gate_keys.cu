@@ -3,30 +3,34 @@
 
 #include "chunks.cuh"
 
-template <class Gate, int GATES, int K>
+template <class Element, class Gate, int GATES, int K>
 __global__ void __launch_bounds__(K / 2)
-    gate_keys(const bfloat* q, const bfloat* k, const Gate* gate_k, const Gate* gate_head,
-              bfloat* operands, uint4* products, float* decays, int T, int H, int group,
+    gate_keys(const Element* q, const Element* k, const Gate* gate_k, const Gate* gate_head,
+              char* operands, uint4* products, float* decays, int T, int H, int group,
               const __grid_constant__ Layout s) {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
   constexpr int WARPS = K / 64;
-  __shared__ __align__(128) char tiles[WARPS * 2 * LEVEL];
+  constexpr bool FINE = !same<Element, bfloat>;
+  constexpr int PLANES = FINE ? same<Element, float> ? 3 : 2 : 1;  // as `Config` has them
+  constexpr int SUMMED = same<Element, float> ? 3 : 2, TILE = PLANES * 16 * 2 * K;
+  __shared__ __align__(128) char tiles[WARPS * (FINE ? ADDENDS : 2 * LEVEL)];
   __shared__ float shares[WARPS][7][32];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int chunks = (T + 15) / 16, chunk = blockIdx.x % chunks, chain = blockIdx.x / chunks;
   const int64 b = chain / H, h = chain % H, key_head = h / group, t0 = chunk * 16;
   const int valid = T - chunk * 16, column = warp * 64 + lane * 2;
-  const bfloat* const q_at = q + b * s.q[0] + t0 * s.q[1] + key_head * s.q[2] + column;
-  const bfloat* const k_at = k + b * s.k[0] + t0 * s.k[1] + key_head * s.k[2] + column;
+  const Element* const q_at = q + b * s.q[0] + t0 * s.q[1] + key_head * s.q[2] + column;
+  const Element* const k_at = k + b * s.k[0] + t0 * s.k[1] + key_head * s.k[2] + column;
   const Gate* const gate_at =
       gate_k + b * s.gate_k[0] + t0 * s.gate_k[1] + h * s.gate_k[2] + column;
-  u32 qr[16], kr[16];
+  float2 qs[16], ks[16];
   float2 g[16];
   float top = 0.0f;
+  const float2 nothing = make_float2(0.0f, 0.0f);
 #pragma unroll
   for (int t = 0; t < 16; ++t) {
-    qr[t] = t < valid ? *reinterpret_cast<const u32*>(q_at + t * s.q[1]) : 0;
-    kr[t] = t < valid ? *reinterpret_cast<const u32*>(k_at + t * s.k[1]) : 0;
+    qs[t] = t < valid ? make_float2(to_float(q_at[t * s.q[1]]), to_float(q_at[t * s.q[1] + 1])) : nothing;
+    ks[t] = t < valid ? make_float2(to_float(k_at[t * s.k[1]]), to_float(k_at[t * s.k[1] + 1])) : nothing;
     const Gate* const pair = gate_at + t * s.gate_k[1];
     g[t] = t < valid ? make_float2(to_float(pair[0]), to_float(pair[1])) : make_float2(1.0f, 1.0f);
     if ((GATES & 4) && t < valid) {
@@ -38,27 +42,43 @@ __global__ void __launch_bounds__(K / 2)
   }
   int unsafe = guard(g, top);
 
-  const u32 own = shared_address(tiles) + warp * 2 * LEVEL;
+  const u32 own = shared_address(tiles) + warp * (FINE ? ADDENDS : 2 * LEVEL);
+  float sums[6];
+  char* const to = operands + (static_cast<int64>(chain) * chunks + chunk) * 2 * TILE +
+                   warp * PLANES * 2048;
+  auto put = [&](char* tile, int t, float2 x) {
+    char* const at = tile + t * 128 + (lane * 4 ^ (t & 7) << 4);
 #pragma unroll
-  for (int t = 0; t < 16; ++t) {
-    store32(own + t * LEVEL_ROW + lane * 4, qr[t]);
-    store32(own + LEVEL + t * LEVEL_ROW + lane * 4, kr[t]);
-  }
-  __syncwarp();
-  float a[2][4] = {}, sums[6];
+    for (int plane = 0; plane < PLANES; ++plane)
+      *reinterpret_cast<u32*>(at + plane * 2048) = next_plane(x);
+  };
+  auto put_q = [&](int t, float2 x) { put(to, t, x); };
+  auto put_k = [&](int t, float2 x) { put(to + TILE, t, x); };
+  float2 all;
+  if constexpr (FINE) {
+    all = fine_products(sums, qs, ks, g, own, lane, put_q, put_k);
+  } else {
+    u32 qr[16], kr[16];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    u32 x[4], y[4];
-    load_matrices(x, own + lane % 16 * LEVEL_ROW + lane / 16 * 16 + i * 32);
-    load_matrices(y, own + LEVEL + (lane % 8 + lane / 16 * 8) * LEVEL_ROW + lane / 8 % 2 * 16 + i * 32);
-    multiply(a[0], x, y[0], y[1]), multiply(a[1], x, y[2], y[3]);
+    for (int t = 0; t < 16; ++t) {
+      qr[t] = pack(qs[t]), kr[t] = pack(ks[t]);
+      store32(own + t * LEVEL_ROW + lane * 4, qr[t]);
+      store32(own + LEVEL + t * LEVEL_ROW + lane * 4, kr[t]);
+    }
+    __syncwarp();
+    float a[2][4] = {};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      u32 x[4], y[4];
+      load_matrices(x, own + lane % 16 * LEVEL_ROW + lane / 16 * 16 + i * 32);
+      load_matrices(y, own + LEVEL + (lane % 8 + lane / 16 * 8) * LEVEL_ROW + lane / 8 % 2 * 16 + i * 32);
+      multiply(a[0], x, y[0], y[1]), multiply(a[1], x, y[2], y[3]);
+    }
+    pick_diagonal(sums, a, lane);
+    __syncwarp();
+    all = gated_products(sums, qr, kr, g, own, lane, put_q, put_k);
   }
-  pick_diagonal(sums, a, lane);
-  __syncwarp();
-  bfloat* const to = operands + (static_cast<int64>(chain) * chunks + chunk) * 32 * K + column;
-  const float2 all = gated_products(
-      sums, qr, kr, g, own, lane, [&](int t, u32 x) { *reinterpret_cast<u32*>(to + t * K) = x; },
-      [&](int t, u32 x) { *reinterpret_cast<u32*>(to + (16 + t) * K) = x; });
+  if (FINE) unsafe = min(unsafe, unsafe_diagonal(sums, lane));
   *reinterpret_cast<float2*>(decays + (static_cast<int64>(chain) * chunks + chunk) * K + column) = all;
 #pragma unroll
   for (int i = 0; i < 6; ++i) shares[warp][i][lane] = sums[i];
@@ -71,7 +91,8 @@ __global__ void __launch_bounds__(K / 2)
     for (int i = 0; i < 6; ++i) sums[i] += shares[other][i][lane];
     unsafe = min(unsafe, __float_as_int(shares[other][6][lane]));
   }
-  store_global128(products + (static_cast<int64>(chain) * chunks + chunk) * 32 + lane,
-                  make_uint4(pack(sums[0], sums[1]), pack(sums[2], sums[3]),
-                             pack(sums[4], sums[5]), unsafe));
+  uint4* const at = products + (static_cast<int64>(chain) * chunks + chunk) * SUMMED * 32 + lane;
+#pragma unroll
+  for (int plane = 0; plane < SUMMED; ++plane)
+    store_global128(at + plane * 32, products_plane(sums, plane == 0 ? unsafe : 0));
 }

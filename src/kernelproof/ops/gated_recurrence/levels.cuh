@@ -113,7 +113,7 @@ __device__ __forceinline__ float2 gated_products(float (&sums)[6], const u32 (&q
   for (int i = 0; i < 8; ++i) {  // bit 3
     const float2 x = K(i) * u8[i], y = Q(8 + i) * p8[i];
     put(1, i, x), put(1, 8 + i, y);
-    put_k(i, pack(x * g8[1])), put_q(8 + i, pack(y * g8[0]));
+    put_k(i, x * g8[1]), put_q(8 + i, y * g8[0]);
   }
   __syncwarp();
   {
@@ -124,7 +124,7 @@ __device__ __forceinline__ float2 gated_products(float (&sums)[6], const u32 (&q
     const float2 u0[8] = {g[9] * (g2[5] * g4[3]), g2[5] * g4[3], g[11] * g4[3], g4[3],
                           g[13] * g2[7],          g2[7],         g[15],         one};
 #pragma unroll
-    for (int i = 0; i < 8; ++i) put_q(i, pack(Q(i) * p0[i])), put_k(8 + i, pack(K(8 + i) * u0[i]));
+    for (int i = 0; i < 8; ++i) put_q(i, Q(i) * p0[i]), put_k(8 + i, K(8 + i) * u0[i]);
     pick_level<4>(sums, a, lane);
     sums[2] += b[0][2], sums[3] += b[0][3];
   }
