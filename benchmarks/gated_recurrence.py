@@ -5,7 +5,8 @@
 flash-linear-attention (the package fla-core) is left out where it is not installed. It has no gates
 of values: beside such a row stands its kernel for key gates of the same sizes. Every contender is
 captured into a CUDA graph of some calls, and the replays of all of them take turns (the loop over
-steps, thousands of launches, by itself). Rows of the backward are forward and backward together.
+steps, thousands of launches, by itself; and its kernels in chunks for packed sequences, which read
+lengths on the host, without a graph). Rows of the backward are forward and backward together.
 Errors are of root mean squares, relative to float64; of a backward, the largest of all gradients.
 Rows of the kind "accuracy" (gated_accuracy.py) have errors alone. Writes
 results/<gpu>/gated_recurrence.json; with ``--add`` rows of that file stay which are not asked for.
@@ -197,6 +198,21 @@ def host_seconds(given: list[Any], number: int = 500) -> float:
     return best
 
 
+def timed_eagerly(call: Callable[[], Any], row: Row) -> list[float]:
+    """Seconds of a call in a loop of them, launches included, for what cannot be captured."""
+    times = []
+    for number in range(row.rounds + 2):
+        start, end = torch.cuda.Event(True), torch.cuda.Event(True)
+        start.record()
+        for _ in range(row.calls):
+            call()
+        end.record()
+        end.synchronize()
+        if number >= 2:
+            times.append(start.elapsed_time(end) / row.calls / 1e3)
+    return times
+
+
 def measured(row: Row) -> dict[str, Any]:
     torch.manual_seed(0)
     given, bounds = operands(row)
@@ -220,10 +236,13 @@ def measured(row: Row) -> dict[str, Any]:
         found["errors"] = {n: max(e.values()) for n, e in found["gradients"].items()}
     if row.name.startswith("founding"):
         found["host_seconds"] = host_seconds(given)
-    together = {name: call for name, call in calls.items() if name not in alone}
+    # flash-linear-attention reads lengths of packed sequences on the host.
+    eager = {n: c for n, c in calls.items() if row.sequences and n.startswith("chunk_")}
+    together = {n: c for n, c in calls.items() if n not in alone and n not in eager}
     few = dataclasses.replace(row, calls=1, rounds=5)
     seconds = timed({n: lambda _, c=c: c() for n, c in together.items()}, row)
     seconds |= timed({n: lambda _, c=c: c() for n, c in alone.items()}, few)
+    seconds |= {f"{n}, no graph": timed_eagerly(c, row) for n, c in eager.items()}
     return {
         **dataclasses.asdict(row),
         "bytes": row.bytes,

@@ -53,7 +53,8 @@ def table(kind: str = "target") -> str:
         other = f"{seconds(theirs)} ({name})" if theirs else "-"
         if theirs:
             ratios.append(mine / theirs)
-        errors = f"{_error(row, 'kernelproof')} ({_error(row, name)})"
+        plain = name.removesuffix(", no graph")
+        errors = f"{_error(row, 'kernelproof')} ({_error(row, plain)})"
         lines.append(
             f"| {row['name']} | {row['design']} | {seconds(mine)} | {seconds(floor)} | {other} | "
             f"{seconds(eager) if eager else '-'} | {ratio(mine / theirs) if theirs else '-'} | "
