@@ -224,8 +224,10 @@ def launch(
     )  # fmt: skip
     if p.groups > 1:
         for part, to in ((results.dv_parts, results.dv), (results.y_parts, results.other)):
-            if part is not None:
-                torch.sum(part, 0, out=to) if part.dtype == to.dtype else to.copy_(part.sum(0))
+            if part is not None and p.groups == 2:
+                torch.add(part[0], part[1], out=to)  # rounded as it is written
+            elif part is not None:
+                to.copy_(part.sum(0))
     return results, unsafe if p.gates else None
 
 
