@@ -570,7 +570,7 @@ __device__ __forceinline__ void write_tile(const Role& r, const Sizes& z, const 
 
 template <class C>
 __global__ void __launch_bounds__(C::THREADS, 2 / C::PARTS)
-    gradients(const bfloat* q, const bfloat* k, const bfloat* v, const bfloat* dy,
+    gradients_in_chunks(const bfloat* q, const bfloat* k, const bfloat* v, const bfloat* dy,
               const typename C::Gate* gate, const typename C::Gate* gate_head,
               const bfloat* states, const bfloat* gradients_by, const int* unsafe, bfloat* dq,
               bfloat* dk, bfloat* dv, float* dv_parts, float* y_parts, float* dg, int T, int H,

@@ -77,7 +77,7 @@ class Plan:
     def kernel(self) -> Kernel:
         transposed = "true" if self.transposed else "false"
         arguments = f"{self.gate}, {self.gates}, {self.parts}, {transposed}, {self.shared}"
-        return _kernel(_SOURCE, f"gradients<Config<{arguments}>>")
+        return _kernel(_SOURCE, f"gradients_in_chunks<Config<{arguments}>>")
 
 
 def plan(
