@@ -282,7 +282,7 @@ _CHUNKS = [
 # q and k of several planes: with gates of keys, and without.
 _FINE_CHUNKS = [
     _gated_in_chunks("k", 128, 200, 64, torch.float32),
-    _gated_in_chunks("h", 64, 100, 32, torch.float16),
+    _gated_in_chunks("h", 64, 100, 32, torch.float32),
 ]
 _NARROW = [
     _mla(130, 600, 72, 136, "narrow", torch.bfloat16, heads=1, norm=True, multiprocessors=2),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,8 +24,10 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_every_choice_fits_a_block(gates: str, gate_bytes: int, dtype: torch.dtype) -> None:
     bits = sum(GATES[letter] for letter in gates)
-    for (key_dim, value_dim), steps in itertools.product(SIZES, (64, 5000)):
-        chosen = chunked.choose("float", gate_bytes, bits, key_dim, value_dim, steps, dtype)
+    for (key_dim, value_dim), steps, precise in itertools.product(SIZES, (64, 5000), (False, True)):
+        chosen = chunked.choose(
+            "float", gate_bytes, bits, key_dim, value_dim, steps, dtype, precise
+        )
         if gates == "kv" and key_dim == 256:
             assert chosen is None
             continue
@@ -108,6 +111,30 @@ def test_gpu_values(gates: str, sizes: tuple[int, int], steps: int) -> None:
     want = gated_recurrence(**wide, scale=0.3, return_state=True, impl="reference")
     for mine, true in zip(got, want, strict=True):
         assert (mine.double() - true).norm() <= 4e-3 * true.norm()
+
+
+@pytest.fixture
+def no_reduced_precision() -> Iterator[None]:
+    matmul = torch.backends.cuda.matmul
+    before = matmul.allow_bf16_reduced_precision_reduction
+    matmul.allow_bf16_reduced_precision_reduction = False
+    yield
+    matmul.allow_bf16_reduced_precision_reduction = before
+
+
+@gpu
+@pytest.mark.usefixtures("no_reduced_precision")
+@pytest.mark.parametrize("key_dim", [64, 128, 256])
+@pytest.mark.parametrize("gates", ["k", "kh", "h", "v"])
+def test_gpu_without_reduced_precision(gates: str, key_dim: int) -> None:
+    """Where torch may not reduce the precision of bfloat16, q and k with gates have two parts: less
+    than 1.6 roundings of y."""
+    torch.manual_seed(4)
+    given = call(500, gates, key_dim, 128)
+    got = gated_recurrence(**given)
+    true = gated_recurrence(**of(given, lambda _, x: x.double()), impl="reference")
+    rounding = (true.bfloat16().double() - true).norm()
+    assert (got.double() - true).norm() <= 1.6 * rounding
 
 
 @gpu

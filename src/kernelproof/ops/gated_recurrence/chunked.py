@@ -46,6 +46,7 @@ class Config:
     ends: bool = False
     halves: int = 1
     prepared: bool = False
+    precise: bool = False
     slots: int = 0  # 0: as many as fit
 
     @property
@@ -70,8 +71,10 @@ class Config:
         """So many bfloat16 numbers make an element of q and k with their gates, and of A."""
         if self.element == torch.float32:
             return 3, 3
-        split = self.element == torch.float16 or (self.by_key and not self.prepared)
-        return (2 if split else 1), 2
+        if self.element == torch.float16:
+            return 2, 2
+        scalar = not self.by_key and not self.gates & VALUE_GATE
+        return (2 if self.precise and self.by_key else 1), (2 if self.precise or scalar else 1)
 
     @property
     def slot(self) -> int:
@@ -119,17 +122,19 @@ class Config:
 @functools.cache
 def _kernel(c: Config) -> Kernel:
     numbers = (c.gates, c.key_dim, c.tiles, c.states, c.slots, c.preparers, c.ahead)
-    ends, prepared = ("true" if x else "false" for x in (c.ends, c.prepared))
+    ends, *forms = ("true" if x else "false" for x in (c.ends, c.prepared, c.precise))
     element = types(c.element, torch.float32, False)[0]
-    arguments = [element, c.gate, *map(str, numbers), ends, str(c.halves), prepared, str(c.shared)]
+    arguments = [element, c.gate, *map(str, numbers), ends, str(c.halves), *forms, str(c.shared)]
     return Kernel(_SOURCE, f"chunked<Config<{', '.join(arguments)}>>")
 
 
 @functools.cache
-def _gate_keys(element: torch.dtype, gate: str, gates: int, key_dim: int) -> Kernel:
+def _gate_keys(element: torch.dtype, gate: str, gates: int, key_dim: int, precise: bool) -> Kernel:
     """The kernel that does the work on gates of keys for all columns of a head at once."""
     name = types(element, torch.float32, False)[0]
-    return Kernel(_SOURCE_KEYS, f"gate_keys<{name}, {gate}, {gates}, {key_dim}>")
+    return Kernel(
+        _SOURCE_KEYS, f"gate_keys<{name}, {gate}, {gates}, {key_dim}, {str(precise).lower()}>"
+    )
 
 
 class Chunks(NamedTuple):
@@ -151,9 +156,10 @@ def choose(
     value_dim: int,
     steps: int | None,
     element: torch.dtype = torch.bfloat16,
+    precise: bool = False,
 ) -> Chunks | None:
     """The kernels for a problem, None where ``chunked.cu`` has none. ``steps`` is None where the
-    host does not know the lengths of sequences.
+    host does not know the lengths of sequences. ``precise``: bfloat16 operands in two parts.
 
     Segments round differently from a sequence that is gone through at once, so that they depend
     on the sizes of one head alone, as everything that decides the rounding does.
@@ -162,10 +168,11 @@ def choose(
         return None
     if gates & KEY_GATE and key_dim == 256 and (gates & VALUE_GATE or steps is None):
         return None
-    base = Config(element, gate, gate_bytes, gates, key_dim, 1, 4, 4, 2)
+    base = Config(element, gate, gate_bytes, gates, key_dim, 1, 4, 4, 2, precise=precise)
     if gates & KEY_GATE:
         if key_dim == 256:
             base = replace(base, states=8, ahead=1, halves=2, prepared=True)
+            base = replace(base, preparers=2 if precise else 4)  # slots are larger then
         elif gates & VALUE_GATE:
             base = replace(base, ahead=1)
         elif key_dim == 128 and value_dim % 128 == 0:
@@ -177,7 +184,9 @@ def choose(
     else:
         base = replace(base, ahead=3)
     if element != torch.bfloat16:  # operands of several planes: more shared memory and registers
-        base = replace(base, ahead=1, tiles=1, states=4, halves=1)
+        wide = element == torch.float32 and key_dim == 128 and value_dim % 128 == 0
+        base = replace(base, tiles=1, states=8 if wide else 4, halves=1, precise=False)
+        base = replace(base, ahead=0 if key_dim == 64 and gates & KEY_GATE else 1)
         if key_dim == 256:
             alone = element == torch.float32 and not gates & KEY_GATE
             base = replace(base, preparers=1 if alone else 2)
@@ -228,6 +237,8 @@ def plan(call: Call) -> Plan | None:
         call.q.dtype,
         torch.float32 if gate is None else gate.dtype,
         call.log_gates and gate is not None,
+        # torch's own word for it: bfloat16 products in less than float where they are faster so.
+        not torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
         call.q.shape,
         call.v.shape,
         call.sequences,
@@ -241,6 +252,7 @@ def _plan(
     element: torch.dtype,
     gate: torch.dtype,
     log_gates: bool,
+    precise: bool,
     keys: Sequence[int],
     values: Sequence[int],
     sequences: int,
@@ -269,6 +281,7 @@ def _plan(
         value_dim,
         None if packed else steps,
         element,
+        precise,
     )
     if chunks is None:
         return None
@@ -344,7 +357,7 @@ def launches(plan: Plan, call: Call, scale: float, y: Tensor) -> list[Launch]:
             q, k, gate_k, gate_head, operands, products, chunk_decays, *plan.numbers[:2],
             plan.group, plan.strides,
         )  # fmt: skip
-        kernel = _gate_keys(c.element, c.gate, c.gates, c.key_dim)
+        kernel = _gate_keys(c.element, c.gate, c.gates, c.key_dim, c.precise)
         made.append(Launch(kernel, arguments, pieces, c.key_dim // 2, 0))
     arguments = (
         q, k, v, gate_k, gate_v, gate_head, initial, y, last, ends, decays, operands, products,

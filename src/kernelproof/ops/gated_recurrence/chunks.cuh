@@ -9,7 +9,7 @@
 // ---- configuration; chunked.py chooses it and computes SHARED likewise
 
 template <class Element_, class Gate_, int GATES, int K_, int TILES_, int STATES_, int SLOTS_, int PREPARERS_,
-          int AHEAD_, bool ENDS_, int HALVES_, bool PREPARED_, int SHARED_>
+          int AHEAD_, bool ENDS_, int HALVES_, bool PREPARED_, bool PRECISE_, int SHARED_>
 struct Config {
   typedef Element_ Element;
   typedef Gate_ Gate;
@@ -35,8 +35,9 @@ struct Config {
   static constexpr bool BY_WARPS = KEY && !VALUE && !FINE;  // see chunk_keys.cuh
   static constexpr int TERMS = same<Element, float> ? 3 : 2;
   static constexpr int LEFT = FINE ? TERMS : 1;
-  static constexpr int RIGHT = FINE ? TERMS : KEY && !PREPARED ? 2 : 1;
-  static constexpr int SUMMED = TERMS;  // planes of A
+  static constexpr bool PRECISE = PRECISE_;  // for bfloat16: operands with gates have two planes
+  static constexpr int RIGHT = FINE ? TERMS : KEY && PRECISE ? 2 : 1;
+  static constexpr int SUMMED = FINE || PRECISE || SCALAR ? TERMS : 1;  // planes of A
   static constexpr bool APART = TERMS > 2;  // small terms of y have sums of their own
 
   // A slot, in bytes. Tiles of q and k are panels of 64 columns, as wgmma takes

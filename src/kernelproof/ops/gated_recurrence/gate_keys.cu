@@ -3,7 +3,14 @@
 
 #include "chunks.cuh"
 
-template <class Element, class Gate, int GATES, int K>
+// Two elements next to each other, read at once.
+__device__ __forceinline__ float2 pair_at(const float* x) { return *reinterpret_cast<const float2*>(x); }
+__device__ __forceinline__ float2 pair_at(const bfloat* x) { return unpack(*reinterpret_cast<const u32*>(x)); }
+__device__ __forceinline__ float2 pair_at(const half16* x) {
+  return unpack_half(*reinterpret_cast<const u32*>(x));
+}
+
+template <class Element, class Gate, int GATES, int K, bool PRECISE>
 __global__ void __launch_bounds__(K / 2)
     gate_keys(const Element* q, const Element* k, const Gate* gate_k, const Gate* gate_head,
               char* operands, uint4* products, float* decays, int T, int H, int group,
@@ -11,8 +18,8 @@ __global__ void __launch_bounds__(K / 2)
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
   constexpr int WARPS = K / 64;
   constexpr bool FINE = !same<Element, bfloat>;
-  constexpr int PLANES = FINE ? same<Element, float> ? 3 : 2 : 1;  // as `Config` has them
-  constexpr int SUMMED = same<Element, float> ? 3 : 2, TILE = PLANES * 16 * 2 * K;
+  constexpr int PLANES = FINE ? same<Element, float> ? 3 : 2 : PRECISE ? 2 : 1;  // as `Config` has them
+  constexpr int SUMMED = same<Element, float> ? 3 : FINE || PRECISE ? 2 : 1, TILE = PLANES * 16 * 2 * K;
   __shared__ __align__(128) char tiles[WARPS * (FINE ? ADDENDS : 2 * LEVEL)];
   __shared__ float shares[WARPS][7][32];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -29,8 +36,8 @@ __global__ void __launch_bounds__(K / 2)
   const float2 nothing = make_float2(0.0f, 0.0f);
 #pragma unroll
   for (int t = 0; t < 16; ++t) {
-    qs[t] = t < valid ? make_float2(to_float(q_at[t * s.q[1]]), to_float(q_at[t * s.q[1] + 1])) : nothing;
-    ks[t] = t < valid ? make_float2(to_float(k_at[t * s.k[1]]), to_float(k_at[t * s.k[1] + 1])) : nothing;
+    qs[t] = t < valid ? pair_at(q_at + t * s.q[1]) : nothing;
+    ks[t] = t < valid ? pair_at(k_at + t * s.k[1]) : nothing;
     const Gate* const pair = gate_at + t * s.gate_k[1];
     g[t] = t < valid ? make_float2(to_float(pair[0]), to_float(pair[1])) : make_float2(1.0f, 1.0f);
     if ((GATES & 4) && t < valid) {
