@@ -92,6 +92,24 @@ def _gated_backward(
     return run
 
 
+def _gated_gradients(gates: str, sizes: tuple[int, int], gate_of: float = 1.0) -> Callable[[], Any]:
+    """In chunks on tensor cores, and a head with a large gate by the general kernel."""
+
+    def run() -> Any:
+        torch.manual_seed(0)
+        q, k = (torch.randn(1, 130, 1, sizes[0]).bfloat16() for _ in range(2))
+        v, of_y = (torch.randn(1, 130, 1, sizes[1]).bfloat16() for _ in range(2))
+        widths = {"k": (sizes[0],), "v": (sizes[1],)}
+        given = [torch.rand(1, 130, 1, *w) if x in gates else None for x, w in widths.items()]
+        for gate in given:
+            if gate is not None:
+                gate[:, 40, :, 3] = gate_of
+        return cuda_backward.launch_backward(of_y, None, q, k, v, *given)
+
+    run.hopper = True  # type: ignore[attr-defined]
+    return run
+
+
 def _gated_step(rows: int, columns: int) -> Callable[[], Any]:
     def run() -> Any:
         torch.manual_seed(0)
@@ -274,7 +292,14 @@ WORK: dict[str, list[Callable[[], Any]]] = {
     ],
     "gated_recurrence/backward.cu": [
         _gated_backward(20, 8, 8), _gated_backward(80, 8, 8), _gated_backward(20, 36, 12, 1),
+        _gated_gradients("k", (64, 128), 9.0),
     ],
+    # 64 rows to a block and 128, with one, two and three times 64 columns.
+    "gated_recurrence/backward_chunks.cu": [
+        _gated_gradients("k", (64, 128)), _gated_gradients("k", (128, 192)),
+        _gated_gradients("v", (64, 128)),
+    ],
+    "gated_recurrence/backward_states.cu": [_gated_gradients("k", (64, 192))],
     "gated_recurrence/step.cu": [_gated_step(70, 24)],
     "gated_recurrence/chunked.cu": [*_CHUNKS[2:], *_FINE_CHUNKS],
     "gated_recurrence/chunk_prepare.cuh": [*_CHUNKS, *_FINE_CHUNKS],

@@ -1,12 +1,15 @@
 """Time gated_recurrence on a GPU against flash-linear-attention and the loop over steps.
 
-    python benchmarks/gated_recurrence.py [--rows NAME...] [--output FILE]
+    python benchmarks/gated_recurrence.py [--rows NAME...] [--add] [--output FILE]
 
 flash-linear-attention (the package fla-core) is left out where it is not installed. It has no gates
 of values: beside such a row stands its kernel for key gates of the same sizes. Every contender is
 captured into a CUDA graph of some calls, and the replays of all of them take turns (the loop over
-steps, thousands of launches, by itself). Errors are of
-root mean squares, relative to float64. Writes results/<gpu>/gated_recurrence.json.
+steps, thousands of launches, by itself; and its kernels in chunks for packed sequences, which read
+lengths on the host, without a graph). Rows of the backward are forward and backward together.
+Errors are of root mean squares, relative to float64; of a backward, the largest of all gradients.
+Rows of the kind "accuracy" (gated_accuracy.py) have errors alone. Writes
+results/<gpu>/gated_recurrence.json; with ``--add`` rows of that file stay which are not asked for.
 """
 
 from __future__ import annotations
@@ -17,123 +20,25 @@ import datetime
 import json
 import statistics
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from gated_accuracy import FAMILIES, accuracy
+from gated_rows import ROWS, Row, operands
 from mla_kv import timed
 
 from kernelproof.environment import capture
-from kernelproof.ops.gated_recurrence import cuda, reference
+from kernelproof.ops.gated_recurrence import cuda, gated_recurrence, reference
 from kernelproof.ops.gated_recurrence.explaining import explain
 
 ROOT = Path(__file__).resolve().parents[1]
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 # Launches of a captured graph that the loop over steps may have.
 _EAGER_STEPS = 1024
-_LETTERS = "kvh"
-
-
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """One problem. ``gates``: letters of the axes that are gated; gates are float32."""
-
-    name: str
-    kind: str  # "target", "shape", "steps" or "decode"
-    gates: str
-    batch: int
-    steps: int
-    heads: int
-    key_dim: int
-    value_dim: int
-    dtype: str = "bf16"
-    key_heads: int = 0  # 0: as many as heads
-    sequences: int = 0  # packed ones of equal lengths; 0: a batch
-    calls: int = 10
-    rounds: int = 9
-
-    @property
-    def bytes(self) -> int:
-        """Each input read once, y written once; for a step, the state read and written."""
-        element, tokens = DTYPES[self.dtype].itemsize, self.batch * self.steps
-        key_heads = self.key_heads or self.heads
-        widths = {"k": self.key_dim, "v": self.value_dim, "h": 1}
-        size = tokens * element * 2 * (key_heads * self.key_dim + self.heads * self.value_dim)
-        size += tokens * 4 * self.heads * sum(widths[letter] for letter in self.gates)
-        if self.kind == "decode":
-            size += self.batch * self.heads * self.key_dim * self.value_dim * 8
-        return size
-
-
-LARGE = {
-    "B8 T2048 H16 64x64": (8, 2048, 16, 64, 64),
-    "B4 T4096 H8 128x128": (4, 4096, 8, 128, 128),
-    "B1 T16384 H16 128x128": (1, 16384, 16, 128, 128),
-    "B2 T2048 H4 256x512": (2, 2048, 4, 256, 512),
-}
-_GATE = {"k": "key gate", "v": "value gate", "h": "head gate"}
-ROWS = [
-    Row("founding, value gate", "target", "v", 2, 128, 4, 24, 24, "fp32", calls=100),
-    *(
-        Row(f"{name}, {_GATE[gate]}", "target", gate, *sizes)
-        for name, sizes in LARGE.items()
-        for gate in "kvh"
-    ),
-    Row("step, B64 H32 128x128, head gate", "decode", "h", 64, 1, 32, 128, 128, calls=20),
-    Row("step, B64 H32 128x128, key gate", "decode", "k", 64, 1, 32, 128, 128, calls=20),
-    *(
-        Row(f"T {2**i:,}", "steps", "k", 1, 2**i, 16, 128, 128, calls=40 if i < 11 else 10)
-        for i in range(6, 17)
-    ),
-    *(
-        Row(f"{d} {g or 'no gate'} B{b} T{t} H{h} {k}x{v}"
-            f"{f' of {hq} key heads' if hq else ''}{f', {n} packed' if n else ''}",
-            "shape", g, b, t, h, k, v, d, hq, n)
-        for g, b, t, h, k, v, d, hq, n in (
-            ("k", 1, 64, 4, 64, 64, "bf16", 0, 0),
-            ("k", 2, 512, 8, 64, 64, "bf16", 0, 0),
-            ("k", 4, 1000, 16, 64, 128, "bf16", 0, 0),
-            ("k", 1, 4096, 4, 64, 64, "bf16", 0, 0),
-            ("k", 1, 8192, 32, 128, 128, "bf16", 0, 0),
-            ("k", 16, 333, 8, 128, 128, "bf16", 0, 0),
-            ("k", 2, 1500, 4, 128, 256, "bf16", 4, 0),
-            ("k", 1, 2048, 2, 256, 256, "bf16", 0, 0),
-            ("k", 1, 8192, 16, 128, 128, "bf16", 0, 8),
-            ("k", 1, 16384, 8, 64, 64, "bf16", 0, 64),
-            ("k", 2, 777, 5, 72, 40, "bf16", 0, 0),
-            ("k", 2, 1024, 8, 64, 64, "fp32", 0, 0),
-            ("h", 8, 2048, 16, 64, 64, "bf16", 0, 0),
-            ("h", 4, 4096, 8, 128, 128, "bf16", 0, 0),
-            ("h", 1, 8192, 16, 128, 128, "bf16", 4, 0),
-            ("h", 1, 8192, 16, 64, 64, "bf16", 0, 16),
-            ("h", 2, 600, 8, 48, 80, "bf16", 0, 0),
-            ("", 4, 2048, 8, 64, 64, "bf16", 0, 0),
-            ("kh", 4, 2048, 8, 64, 64, "bf16", 0, 0),
-            ("kv", 2, 1024, 4, 64, 64, "bf16", 0, 0),
-        )
-    ),
-]  # fmt: skip
-
-
-def operands(row: Row) -> tuple[list[torch.Tensor | None], torch.Tensor | None]:
-    """q, k, v, the gates, and ``cu_seqlens``."""
-    dtype, key_heads = DTYPES[row.dtype], row.key_heads or row.heads
-    sizes = (row.batch, row.steps)
-    q, k = (torch.randn(*sizes, key_heads, row.key_dim, device="cuda").to(dtype) for _ in range(2))
-    q = (q.float() * row.key_dim**-0.5).to(dtype)
-    made: list[torch.Tensor | None] = [q, k]
-    made.append(torch.randn(*sizes, row.heads, row.value_dim, device="cuda").to(dtype))
-    for letter, width in zip(_LETTERS, ((row.key_dim,), (row.value_dim,), ()), strict=True):
-        # As models have them: log(sigmoid) over 16.
-        gate = torch.randn(*sizes, row.heads, *width, device="cuda")
-        gate = torch.exp(torch.nn.functional.logsigmoid(gate) / 16)
-        made.append(gate if letter in row.gates else None)
-    bounds = None
-    if row.sequences:
-        length = row.steps // row.sequences
-        bounds = torch.arange(0, row.steps + 1, length, device="cuda", dtype=torch.int32)
-    return made, bounds
+_LEAF_NAMES = ("q", "k", "v", "gate_k", "gate_v", "gate_head")
+Calls = dict[str, Callable[[], Any]]
 
 
 def of_fla(row: Row, given: list[Any], bounds: Any) -> tuple[str, Callable[[], Any]] | None:
@@ -161,8 +66,14 @@ def of_fla(row: Row, given: list[Any], bounds: Any) -> tuple[str, Callable[[], A
         )
         if row.gates == "kh":
             log = log + logs[2].unsqueeze(-1)
+        if row.kind == "backward":
+            return "chunk_gla", with_gradients(
+                lambda q, k, v, log: chunk_gla(q, k, v, log, **options)[0], [q, k, v, log]
+            )
         return "chunk_gla", lambda: chunk_gla(q, k, v, log, **options)
     elif row.gates in ("h", ""):
+        if row.kind == "backward":  # its backward refuses Hopper with this Triton
+            return None
         log = logs[2] if row.gates else torch.zeros(v.shape[:3], device="cuda")
         return "chunk_simple_gla", lambda: chunk_simple_gla(q, k, v, log, **options)
     if row.gates == "h":
@@ -175,10 +86,30 @@ def of_fla(row: Row, given: list[Any], bounds: Any) -> tuple[str, Callable[[], A
     )
 
 
-def contenders(row: Row, given: list[Any], bounds: Any) -> dict[str, Callable[[], Any]]:
+def with_gradients(run: Callable[..., Any], leaves: list[Any]) -> Callable[[], Any]:
+    """A call of ``run`` and of its backward, for all ``leaves``, from one gradient of y."""
+    leaves = [None if x is None else x.detach().requires_grad_() for x in leaves]
+    by = [x for x in leaves if x is not None]
+    torch.manual_seed(1)
+    weights = torch.randn(leaves[2].shape, device="cuda").to(leaves[2].dtype)
+
+    def call() -> Any:
+        with torch.enable_grad():
+            return torch.autograd.grad(run(*leaves), by, weights)
+
+    return call
+
+
+def ours(q: Any, k: Any, v: Any, gate_k: Any, gate_v: Any, gate_head: Any) -> Any:
+    return gated_recurrence(q, k, v, gate_k=gate_k, gate_v=gate_v, gate_head=gate_head)
+
+
+def contenders(row: Row, given: list[Any], bounds: Any) -> Calls:
     if row.kind == "decode":
         state = torch.randn(row.batch, row.heads, row.key_dim, row.value_dim, device="cuda")
-        found = {"kernelproof": lambda: cuda.launch_step(*given, 1.0, state)}
+        found: Calls = {"kernelproof": lambda: cuda.launch_step(*given, 1.0, state)}
+    elif row.kind == "backward":
+        found = {"kernelproof": with_gradients(ours, given)}
     else:
         found = {"kernelproof": lambda: cuda.launch(*given, cu_seqlens=bounds)[0]}
     other = of_fla(row, given, bounds)
@@ -194,7 +125,7 @@ def exact(given: list[Any], bounds: Any) -> torch.Tensor:
     q, k, v, *gates = (None if x is None else x.double() for x in given)
     if bounds is not None or k.shape[2] != v.shape[2] or sum(g is not None for g in gates) != 1:
         return reference.run(q, k, v, *gates, cu_seqlens=bounds)[0]
-    out = torch.empty_like(v)
+    out = []
     shape = (v.shape[0], v.shape[2], k.shape[3], v.shape[3])
     state = torch.zeros(shape, device="cuda", dtype=torch.float64)
     for first in range(0, v.shape[1], 32):
@@ -211,13 +142,13 @@ def exact(given: list[Any], bounds: Any) -> torch.Tensor:
             p = columns.cumprod(2)
             y = p * (a @ state + (a @ b.mT).tril() @ (c / p))
             state = p[:, :, -1:] * (state + b.mT @ (c / p))
-        out[:, part] = y.transpose(1, 2)
-    return out
+        out.append(y.transpose(1, 2))
+    return torch.cat(out, 1)
 
 
-def errors(row: Row, calls: dict[str, Callable[[], Any]], given: list[Any], bounds: Any) -> Any:
+def errors(row: Row, calls: Calls, given: list[Any], bounds: Any) -> Any:
     """Of each contender that computes this very function."""
-    if row.kind in ("decode", "steps"):
+    if row.kind in ("decode", "steps", "backward"):
         return {}
     true = exact(given, bounds)
     found = {}
@@ -230,6 +161,58 @@ def errors(row: Row, calls: dict[str, Callable[[], Any]], given: list[Any], boun
     return found
 
 
+def gradient_errors(row: Row, calls: Calls, given: list[Any]) -> dict[str, dict[str, float]]:
+    """Of each gradient, by contender; of a gate both by the gate (flash-linear-attention's by its
+    logarithm is divided by the gate in float64). The first batch and four heads are looked at."""
+    part = [None if x is None else x[:1, :, :4] for x in given]
+    wide = [None if x is None else x.double() for x in part]
+    found: dict[str, dict[str, float]] = {}
+    torch.manual_seed(1)
+    weights = torch.randn(given[2].shape, device="cuda").to(given[2].dtype)[:1, :, :4].double()
+    with torch.enable_grad():
+        leaves = [None if x is None else x.detach().requires_grad_() for x in wide]
+        by = [x for x in leaves if x is not None]
+        true = torch.autograd.grad(exact(leaves, None), by, weights)
+    names = [n for n, x in zip(_LEAF_NAMES, given, strict=True) if x is not None]
+    for name, call in calls.items():
+        if name != "kernelproof" and row.gates != "k":
+            continue
+        got = [x[:1, :, :4].double() for x in call()]
+        if name != "kernelproof":
+            got[-1] = got[-1] / by[-1].detach()
+        found[name] = {
+            n: float((x - y).norm() / y.norm()) for n, x, y in zip(names, got, true, strict=True)
+        }
+    return found
+
+
+def host_seconds(given: list[Any], number: int = 500) -> float:
+    """Host time of one eager call of the public function: the fastest of six loops."""
+    best = float("inf")
+    for _ in range(6):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(number):
+            ours(*given)
+        best = min(best, (time.perf_counter() - start) / number)
+    return best
+
+
+def timed_eagerly(call: Callable[[], Any], row: Row) -> list[float]:
+    """Seconds of a call in a loop of them, launches included, for what cannot be captured."""
+    times = []
+    for number in range(row.rounds + 2):
+        start, end = torch.cuda.Event(True), torch.cuda.Event(True)
+        start.record()
+        for _ in range(row.calls):
+            call()
+        end.record()
+        end.synchronize()
+        if number >= 2:
+            times.append(start.elapsed_time(end) / row.calls / 1e3)
+    return times
+
+
 def measured(row: Row) -> dict[str, Any]:
     torch.manual_seed(0)
     given, bounds = operands(row)
@@ -239,18 +222,32 @@ def measured(row: Row) -> dict[str, Any]:
     text = explain(
         q, k, v, gate_k=gate_k, gate_v=gate_v, gate_head=gate_head, cu_seqlens=bounds
     ).splitlines()
-    design = "step.cu" if row.kind == "decode" else text[1].strip().split(",")[0].split(" on ")[0]
+    design = text[1].strip().split(",")[0].split(" on ")[0]
+    if row.kind == "decode":
+        design = "step.cu"
+    elif row.kind == "backward":
+        design += (
+            " and " + text[2].strip().removeprefix("gradients: ").split(",")[0].split(" on ")[0]
+        )
     alone = {"eager": calls["eager"]} if "eager" in calls else {}
-    errors_of = errors(row, calls, given, bounds)
-    together = {name: call for name, call in calls.items() if name not in alone}
+    found = {"errors": errors(row, calls, given, bounds)}
+    if row.kind == "backward":
+        found["gradients"] = gradient_errors(row, calls, given)
+        found["errors"] = {n: max(e.values()) for n, e in found["gradients"].items()}
+    if row.name.startswith("founding"):
+        found["host_seconds"] = host_seconds(given)
+    # flash-linear-attention reads lengths of packed sequences on the host.
+    eager = {n: c for n, c in calls.items() if row.sequences and n.startswith("chunk_")}
+    together = {n: c for n, c in calls.items() if n not in alone and n not in eager}
     few = dataclasses.replace(row, calls=1, rounds=5)
     seconds = timed({n: lambda _, c=c: c() for n, c in together.items()}, row)
     seconds |= timed({n: lambda _, c=c: c() for n, c in alone.items()}, few)
+    seconds |= {f"{n}, no graph": timed_eagerly(c, row) for n, c in eager.items()}
     return {
         **dataclasses.asdict(row),
         "bytes": row.bytes,
         "design": design,
-        "errors": errors_of,
+        **found,
         "seconds": seconds,
     }
 
@@ -259,25 +256,35 @@ def told(result: dict[str, Any]) -> str:
     medians = {name: statistics.median(t) for name, t in result["seconds"].items()}
     words = ", ".join(f"{name} {t * 1e6:.2f} us" for name, t in medians.items())
     error = ", ".join(f"{name} {e:.2e}" for name, e in result["errors"].items())
-    return f"{result['name']}: {words}; errors {error or '-'} ({result['design']})"
+    host = f"; host {result['host_seconds'] * 1e6:.2f} us" if "host_seconds" in result else ""
+    return f"{result['name']}: {words or '-'}{host}; errors {error or '-'} ({result['design']})"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", nargs="*", default=None, help="kinds or names; all by default")
+    parser.add_argument("--add", action="store_true", help="keep the other rows of the file")
     parser.add_argument("--commit", default="", help="of the sources, where git cannot tell")
     output = ROOT / "results" / "h200" / "gated_recurrence.json"
     parser.add_argument("--output", type=Path, default=output)
     given = parser.parse_args()
     environment = capture().model_dump()
     environment["commit"] = environment["commit"] or given.commit
+    before = json.loads(given.output.read_text())["rows"] if given.add else []
+    kept = {row["name"]: row for row in before}
     report = {"date": datetime.date.today().isoformat(), "environment": environment, "rows": []}
+    work: list[tuple[str, str, Callable[[], dict[str, Any]]]] = [
+        (row.kind, row.name, lambda row=row: measured(row)) for row in ROWS
+    ]
+    work += [("accuracy", name, lambda name=name: accuracy(name)) for name in FAMILIES]
+    order = [name for _, name, _ in work]
     with torch.no_grad():
-        for row in ROWS:
-            if given.rows and row.name not in given.rows and row.kind not in given.rows:
+        for kind, name, measure in work:
+            if given.rows and name not in given.rows and kind not in given.rows:
                 continue
-            report["rows"].append(measured(row))
-            print(told(report["rows"][-1]), flush=True)
+            kept[name] = measure()
+            print(told(kept[name]), flush=True)
+            report["rows"] = [kept[name] for name in order if name in kept]
             given.output.write_text(json.dumps(report, indent=1) + "\n")
             torch.cuda.empty_cache()
     return 0

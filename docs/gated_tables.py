@@ -32,6 +32,10 @@ def _error(row: dict[str, Any], name: str) -> str:
     return f"{row['errors'][name]:.2g}" if name in row["errors"] else "-"
 
 
+def _rows(kind: str) -> list[dict[str, Any]]:
+    return [row for row in _report()["rows"] if row["kind"] == kind]
+
+
 def table(kind: str = "target") -> str:
     """Rows of one kind: times, the time that memory takes at the least, and errors."""
     bandwidth, _ = limits()
@@ -41,7 +45,7 @@ def table(kind: str = "target") -> str:
         "|---|---|---|---|---|---|---|---|",
     ]
     ratios = []
-    for row in (row for row in _report()["rows"] if row["kind"] == kind):
+    for row in _rows(kind):
         times = _medians(row)
         mine, eager = times.pop("kernelproof"), times.pop("eager", None)
         floor = row["bytes"] / bandwidth
@@ -49,7 +53,8 @@ def table(kind: str = "target") -> str:
         other = f"{seconds(theirs)} ({name})" if theirs else "-"
         if theirs:
             ratios.append(mine / theirs)
-        errors = f"{_error(row, 'kernelproof')} ({_error(row, name)})"
+        plain = name.removesuffix(", no graph")
+        errors = f"{_error(row, 'kernelproof')} ({_error(row, plain)})"
         lines.append(
             f"| {row['name']} | {row['design']} | {seconds(mine)} | {seconds(floor)} | {other} | "
             f"{seconds(eager) if eager else '-'} | {ratio(mine / theirs) if theirs else '-'} | "
@@ -58,12 +63,52 @@ def table(kind: str = "target") -> str:
     if kind == "shape" and ratios:
         middle = ratio(statistics.median(ratios))
         lines += ["", f"Median ratio {middle}, largest {ratio(max(ratios))}."]
+    if host := [row["host_seconds"] for row in _rows(kind) if "host_seconds" in row]:
+        lines += ["", f"An eager call of the founding case takes {seconds(host[0])} of the host."]
+    return "\n".join(lines) + "\n"
+
+
+def fp32() -> str:
+    """Float32 inputs beside bfloat16 ones of the same sizes."""
+    lines = [
+        "| case | kernel | time | of bf16 | flash-linear-attention | ratio | error (theirs) |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    half = {row["name"]: _medians(row)["kernelproof"] for row in _rows("target")}
+    for row in _rows("fp32"):
+        times = _medians(row)
+        mine = times.pop("kernelproof")
+        name, theirs = next(iter(times.items()), ("", None))
+        same = half.get(row["name"].removeprefix("fp32 "))
+        lines.append(
+            f"| {row['name']} | {row['design']} | {seconds(mine)} | "
+            f"{ratio(mine / same) if same else '-'} | "
+            f"{f'{seconds(theirs)} ({name})' if theirs else '-'} | "
+            f"{ratio(mine / theirs) if theirs else '-'} | "
+            f"{_error(row, 'kernelproof')} ({_error(row, name)}) |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def accuracy() -> str:
+    """Errors over families of gates."""
+    names = ("kernelproof", "loop", "fused_recurrent_gla", "chunk_gla")
+    lines = [
+        f"| gates | {' | '.join(names)} | of the loop's |",
+        f"|---|{'---|' * len(names)}---|",
+    ]
+    for row in _rows("accuracy"):
+        errors = row["errors"]
+        lines.append(
+            f"| {row['name']} | {' | '.join(_error(row, name) for name in names)} | "
+            f"{ratio(errors['kernelproof'] / errors['loop'])} |"
+        )
     return "\n".join(lines) + "\n"
 
 
 def plot() -> str:
     """Time against the length of the sequence; "" without results."""
-    found = [row for row in _report()["rows"] if row["kind"] == "steps"]
+    found = _rows("steps")
     if not found:
         return ""
     bandwidth, _ = limits()

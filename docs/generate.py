@@ -380,6 +380,8 @@ TABLES: dict[str, Callable[..., str]] = {
     "parallel_sessions": bench_tables.parallel_sessions,
     "proofs": bench_tables.proofs,
     "gated_recurrence": gated_tables.table,
+    "gated_recurrence_accuracy": gated_tables.accuracy,
+    "gated_recurrence_fp32": gated_tables.fp32,
     "int8_attention": int8_tables.table,
     "int8_attention_founding": int8_tables.founding,
     "mla_kv": mla_kv_tables.table,

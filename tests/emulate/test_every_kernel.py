@@ -105,6 +105,21 @@ def gated_backward_in_one_block() -> None:
         gated_backward(36, 72)
 
 
+def gated_gradients_in_chunks(rows: int, gate_of: float = 1.0) -> None:
+    """70 steps; a gate of ``gate_of`` is for ``gradients_of_some`` where it is large."""
+    q, k = (torch.randn(1, 70, 1, rows).bfloat16() for _ in range(2))
+    v, of_y = (torch.randn(1, 70, 1, 64).bfloat16() for _ in range(2))
+    gate = torch.rand(1, 70, 1, rows)
+    gate[:, 40, :, 3] = gate_of
+    sums = cuda_backward.launch_backward(of_y, None, q, k, v, gate)
+    leaves = [t.double().requires_grad_() for t in (q, k, v, gate)]
+    y, _ = gated_reference.run(*leaves)
+    want = torch.autograd.grad(y, leaves, of_y.double())
+    for mine, exact in zip(from_sums(sums, q, v, gate, None, None, False)[:4], want, strict=True):
+        assert mine is not None
+        close(mine, exact, BOUND[BF16])
+
+
 def gated_step() -> None:
     q, k, gate = (torch.randn(1, 1, 2, 8) for _ in range(3))
     v, state = torch.randn(1, 1, 2, 4), torch.randn(1, 2, 8, 4)
@@ -279,6 +294,10 @@ CALLS: dict[str, list[Callable[[], None]]] = {
     "strided": [lambda: gated_forward("strided")],
     "packed": [lambda: gated_forward("packed")],
     "gradients": [lambda: gated_backward(8, 9), gated_backward_in_one_block],
+    "ends": [lambda: gated_gradients_in_chunks(64)],
+    "scan": [lambda: gated_gradients_in_chunks(64)],
+    "gradients_in_chunks": [lambda: gated_gradients_in_chunks(128)],
+    "gradients_of_some": [lambda: gated_gradients_in_chunks(64, 9.0)],
     "step": [gated_step],
     "chunked": [lambda: gated_in_chunks("k", 64, 16), lambda: gated_in_chunks("v", 64)],
     "gate_keys": [lambda: gated_in_chunks("k", 256)],
@@ -345,7 +364,7 @@ CALLS: dict[str, list[Callable[[], None]]] = {
 
 HOPPER = (
     "mla_kv_decode", "mla_kv_narrow", "mla_kv_wgmma", "chunked", "gate_keys", "attend_wgmma",
-    "prepare_wgmma",
+    "prepare_wgmma", "ends", "scan", "gradients_in_chunks", "gradients_of_some",
 )  # fmt: skip
 
 

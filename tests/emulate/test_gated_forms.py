@@ -238,6 +238,6 @@ def test_sources_compile() -> None:
     assert chosen.kernel("packed").compile("sm_90a")
     alone = "float, float, 3, 4, 32"
     assert cuda_step._kernel(alone).compile("sm_90a")
-    kernel = cuda_backward._kernel(half, float_, True, 7, 4)
+    kernel = cuda_backward._kernel(half, float_, True, 7, 4, "gradients")
     code, _, said = kernel.compile_verbose("sm_90a")
     assert code and "0 bytes spill stores" in said

@@ -66,8 +66,10 @@ template <class C>
 struct Work {
   int64 b, sequence, h, first;  // first: step of the row at which the sequence begins
   int steps, row, column, row_tile, column_tile;
-  int64 tokens;  // of all batches
+  // Sums go to ((tile * tokens + token + t) * out_heads + out_head) rows or columns.
+  int64 tokens, token, out_heads, out_head;
   float* checkpoints;
+  int64 apart;  // floats between the checkpoints of chunks
 };
 
 template <class C>
@@ -87,9 +89,11 @@ __device__ __forceinline__ Work<C> work_of(const Problem<C>& p, int64 item) {
     w.b = 0, w.steps = end > w.first ? static_cast<int>(end - w.first) : 0, w.tokens = p.T;
     chunk = w.first / CHUNK + w.sequence;  // no two sequences overlap, whatever their lengths
   }
+  w.token = w.b * p.T + w.first, w.out_heads = p.H, w.out_head = w.h;
   const int64 place = (chunk * p.H + w.h) * tiles + tile;
   // Chunks of one tile lie H * tiles apart.
   w.checkpoints = p.checkpoints + place * CELLS * C::THREADS;
+  w.apart = static_cast<int64>(p.H) * tiles * CELLS * C::THREADS;
   return w;
 }
 
@@ -237,8 +241,8 @@ __device__ __forceinline__ void backward(const Problem<C>& p, const Work<C>& w, 
     const float dv_sum = sum_of_column(dv, lane);
     const float by_column_sum = C::VALUE_GATE ? sum_of_column(by_column, lane) : 0.0f;
     if ((lane & 4) == 0 && own_column < p.V) {
-      const int64 token = w.row_tile * w.tokens + w.b * p.T + w.first + t0 + u;
-      const int64 to = (token * p.H + w.h) * p.V + own_column;
+      const int64 token = w.row_tile * w.tokens + w.token + t0 + u;
+      const int64 to = (token * w.out_heads + w.out_head) * p.V + own_column;
       p.dv[to] = dv_sum;
       if (C::VALUE_GATE) p.by_column[to] = by_column_sum;
     }
@@ -255,8 +259,8 @@ __device__ __forceinline__ void write_rows(const Problem<C>& p, const Work<C>& w
     float sum = 0.0f;
 #pragma unroll
     for (int warp = 0; warp < C::WARPS; ++warp) sum += s.sums[u][kind][warp][i];
-    const int64 token = w.column_tile * w.tokens + w.b * p.T + w.first + t0 + u;
-    const int64 to = (token * p.H + w.h) * p.K + w.row + i;
+    const int64 token = w.column_tile * w.tokens + w.token + t0 + u;
+    const int64 to = (token * w.out_heads + w.out_head) * p.K + w.row + i;
     if (kind == 0) p.dq[to] = p.scale * sum;
     else if (kind == 1) p.dk[to] = sum;
     else p.by_row[to] = sum;
@@ -315,8 +319,7 @@ __device__ __forceinline__ void tile_back(const Problem<C>& p, const Work<C>& w,
     each_cell<C>(p, w, p.si, state, [&](int64 at, float& x) { x = p.initial[at]; });
   if (p.grad_last != nullptr)
     each_cell<C>(p, w, p.sl, d, [&](int64 at, float& x) { x = p.grad_last[at]; });
-  const int tiles = ((p.K + TILE_ROWS - 1) / TILE_ROWS) * ((p.V + C::COLUMNS - 1) / C::COLUMNS);
-  const int64 apart = static_cast<int64>(p.H) * tiles * CELLS * C::THREADS;
+  const int64 apart = w.apart;
   const int chunks = (w.steps + CHUNK - 1) / CHUNK;
   for (int n = 0; n < chunks - 1; ++n) {
     keep<C>(w.checkpoints + n * apart, state);
@@ -359,4 +362,61 @@ __global__ void __launch_bounds__(C::THREADS)
   // behind a barrier of its own.
   for (int64 item = blockIdx.x; item < items; item += gridDim.x)
     tile_back<C>(p, work_of<C>(p, item), s);
+}
+
+// The sums over tiles of one head's (T, width), to (B, T, H, width).
+template <class C, class To>
+__device__ __forceinline__ void put(const Problem<C>& p, const Work<C>& w, const float* from,
+                                    int tiles, int width, To* to) {
+  const int64 size = static_cast<int64>(p.T) * width;
+  for (int64 x = threadIdx.x; x < size; x += C::THREADS) {
+    float sum = 0.0f;
+    for (int tile = 0; tile < tiles; ++tile) sum += from[tile * size + x];
+    const int64 token = w.b * p.T + x / width;
+    from_float(sum, to + (token * p.H + w.h) * width + x % width);
+  }
+}
+
+// The same for those of `heads` heads of all batches that `only` marks, one after the other in a
+// block, whose checkpoints and sums are its own: the gradients themselves, to `to_q` and so on.
+template <class C>
+__global__ void __launch_bounds__(C::THREADS)
+    gradients_of_some(
+        const typename C::Element* q, const typename C::Element* k, const typename C::Element* v,
+        const typename C::Gate* gate_k, const typename C::Gate* gate_v,
+        const typename C::Gate* gate_head, const float* initial, const typename C::Element* grad,
+        const float* grad_last, float* checkpoints, float* starts, float* dq, float* dk, float* dv,
+        float* by_row, float* by_column, float* d_initial, int B, int T, int H, int K, int V,
+        float scale, STRIDES(q), STRIDES(k), STRIDES(v), STRIDES(gate_k), STRIDES(gate_v),
+        STRIDES(gate_head), STRIDES(initial), STRIDES(grad), STRIDES(grad_last), int group,
+        const int* only, int64 heads, typename C::Element* to_q, typename C::Element* to_k,
+        typename C::Element* to_v, float* to_row, float* to_column) {
+  extern __shared__ __align__(16) char memory[];
+  Shared<C>& s = *reinterpret_cast<Shared<C>*>(memory);
+  const int row_tiles = (K + TILE_ROWS - 1) / TILE_ROWS;
+  const int column_tiles = (V + C::COLUMNS - 1) / C::COLUMNS, tiles = row_tiles * column_tiles;
+  const int64 rows = blockIdx.x * static_cast<int64>(column_tiles) * T * K;
+  const int64 columns = blockIdx.x * static_cast<int64>(row_tiles) * T * V;
+  const Problem<C> p{q, k, v, gate_k, gate_v, gate_head, initial, grad, grad_last, checkpoints,
+                     starts, dq + rows, dk + rows, by_row + rows, dv + columns,
+                     by_column + columns, d_initial, B, T, H, K, V, scale,
+                     GIVEN(q), GIVEN(k), GIVEN(v), GIVEN(gate_k), GIVEN(gate_v), GIVEN(gate_head),
+                     GIVEN(initial), GIVEN(grad), GIVEN(grad_last), group, nullptr, 0};
+  constexpr int64 STATE = CELLS * C::THREADS;
+  for (int64 head = blockIdx.x; head < heads; head += gridDim.x) {
+    if (!only[head]) continue;
+    Work<C> w;
+    for (int tile = 0; tile < tiles; ++tile) {
+      w = work_of<C>(p, head * tiles + tile);
+      w.tokens = T, w.token = 0, w.out_heads = 1, w.out_head = 0;
+      w.checkpoints = checkpoints + blockIdx.x * ((T + CHUNK - 1) / CHUNK) * STATE, w.apart = STATE;
+      tile_back<C>(p, w, s);
+    }
+    __syncthreads();
+    put(p, w, p.dq, column_tiles, K, to_q), put(p, w, p.dk, column_tiles, K, to_k);
+    put(p, w, p.dv, row_tiles, V, to_v);
+    if (to_row != nullptr) put(p, w, p.by_row, column_tiles, K, to_row);
+    if (to_column != nullptr) put(p, w, p.by_column, row_tiles, V, to_column);
+    __syncthreads();
+  }
 }

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from kernelproof.cuda import Kernel
+from kernelproof.ops.gated_recurrence import chunked_backward
 from kernelproof.ops.gated_recurrence.config import gate_bits, types
 from kernelproof.ops.gated_recurrence.gradients import Sums, wanted
 
@@ -17,6 +19,7 @@ _SOURCE = Path(__file__).parent / "backward.cu"
 _CHUNK, _SUB, _CELLS, _TILE_ROWS, _WARP_COLUMNS, _SUMS = 64, 8, 16, 32, 16, 3
 _MAX_WARPS = 4  # 64 columns: two blocks of them fit the shared memory of a processor
 _BLOCKS_PER_PROCESSOR = 2
+_SOME_BYTES = 256 * 2**20  # of memory for heads that chunks cannot take, or one head's
 
 
 def launch_backward(
@@ -35,28 +38,87 @@ def launch_backward(
     cu_seqlens: Tensor | None = None,
 ) -> Sums:
     """The sums that gradients are made of; ``grad (B, T, H, V)`` is that of y, in v's dtype, and
-    ``grad_state`` that of the last state. Any strides; nothing is copied.
+    ``grad_state`` that of the last state. Any strides; nothing is copied. Where
+    ``chunked_backward`` has kernels for the call, those of q, k and v are in the dtype of v.
 
     Beside them it takes memory for a state every 64 steps, and for one partial sum of q and k for
     every 64 columns, of v for every 32 rows; ``cu_seqlens`` is read on the device only.
     """
-    batch, steps, key_heads, key_dim = q.shape
-    heads, value_dim = v.shape[2:]
+    tensors = (q, k, v, gate_k, gate_v, gate_head)
+    states = (initial_state, grad_state)
+    plan = chunked_backward.plan(grad, *tensors, *states, log_gates, cu_seqlens)
+    call = _Call(grad, grad_state, *tensors, scale, initial_state, log_gates)
+    if plan is None:
+        return _all_heads(call, cu_seqlens)
+    results, unsafe = chunked_backward.launch(plan, grad, *tensors, *states, scale)
+    if unsafe is not None:  # heads with gates that its products must not meet
+        _some_heads(call, unsafe, plan, results)
+    return chunked_backward.finished(plan, results, gate_v, gate_head, log_gates)
+
+
+class _Call(NamedTuple):
+    """The arguments of `launch_backward` but ``cu_seqlens``; how ``backward.cu`` divides them."""
+
+    grad: Tensor
+    grad_state: Tensor | None
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    gate_k: Tensor | None
+    gate_v: Tensor | None
+    gate_head: Tensor | None
+    scale: float
+    initial: Tensor | None
+    log_gates: bool
+
+    @property
+    def warps(self) -> int:
+        return min(_MAX_WARPS, max(1, -(-self.v.shape[3] // _WARP_COLUMNS)))
+
+    @property
+    def row_tiles(self) -> int:
+        return -(-self.q.shape[3] // _TILE_ROWS)
+
+    @property
+    def column_tiles(self) -> int:
+        return -(-self.v.shape[3] // (_WARP_COLUMNS * self.warps))
+
+    def kernel(self, entry: str) -> Kernel:
+        gates = (self.gate_k, self.gate_v, self.gate_head)
+        gate = next((g for g in gates if g is not None), None)
+        return _kernel(
+            self.q.dtype, torch.float32 if gate is None else gate.dtype,
+            self.log_gates and gate is not None, gate_bits(*gates), self.warps, entry,
+        )  # fmt: skip
+
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        gates = (self.gate_k, self.gate_v, self.gate_head)
+        return (self.q, self.k, self.v, *gates, self.initial, self.grad, self.grad_state)
+
+    def sizes(self, sequences: int) -> tuple[Any, ...]:
+        """Arguments of the kernels from B to the number of heads that share one of q and k."""
+        _, steps, key_heads, key_dim = self.q.shape
+        heads, value_dim = self.v.shape[2:]
+        strides = [n for x in self.tensors() for n in _strides(x)]
+        group = heads // key_heads
+        return (sequences, steps, heads, key_dim, value_dim, float(self.scale), *strides, group)
+
+    def buffer(self, *shape: int) -> Tensor:
+        return torch.empty(shape, dtype=torch.float32, device=self.v.device)
+
+
+def _all_heads(call: _Call, cu_seqlens: Tensor | None) -> Sums:
+    batch, steps, _, key_dim = call.q.shape
+    heads, value_dim = call.v.shape[2:]
     sequences = batch if cu_seqlens is None else cu_seqlens.shape[0] - 1
-    warps = min(_MAX_WARPS, max(1, -(-value_dim // _WARP_COLUMNS)))
-    row_tiles = -(-key_dim // _TILE_ROWS)
-    column_tiles = -(-value_dim // (_WARP_COLUMNS * warps))
-    with_rows, with_columns = wanted(gate_k, gate_v, gate_head)
-
-    def buffer(*shape: int) -> Tensor:
-        return torch.empty(shape, dtype=torch.float32, device=v.device)
-
+    row_tiles, column_tiles = call.row_tiles, call.column_tiles
+    with_rows, with_columns = wanted(call.gate_k, call.gate_v, call.gate_head)
     # Packed steps outside of all sequences are written by nobody.
     make = torch.empty if cu_seqlens is None else torch.zeros
 
     def parts(tiles: int, width: int) -> Tensor:
         shape = (tiles, batch, steps, heads, width)
-        return make(shape, dtype=torch.float32, device=v.device)
+        return make(shape, dtype=torch.float32, device=call.v.device)
 
     sums = Sums(
         parts(column_tiles, key_dim),
@@ -64,29 +126,67 @@ def launch_backward(
         parts(row_tiles, value_dim),
         parts(column_tiles, key_dim) if with_rows else None,
         parts(row_tiles, value_dim) if with_columns else None,
-        None if initial_state is None else buffer(sequences, heads, key_dim, value_dim),
+        None if call.initial is None else call.buffer(sequences, heads, key_dim, value_dim),
     )
     items = sequences * heads * row_tiles * column_tiles
     if items > 0:
-        processors = torch.cuda.get_device_properties(v.device).multi_processor_count
-        blocks = min(items, _BLOCKS_PER_PROCESSOR * processors)
+        blocks = min(items, _BLOCKS_PER_PROCESSOR * _processors(call.v))
         chunks = batch * -(-steps // _CHUNK) if cu_seqlens is None else steps // _CHUNK + sequences
-        threads = 32 * warps
-        tensors = (q, k, v, gate_k, gate_v, gate_head, initial_state, grad, grad_state)
-        strides = [n for x in tensors for n in _strides(x)]
-        gate = next((g for g in (gate_k, gate_v, gate_head) if g is not None), None)
-        kernel = _kernel(
-            q.dtype, torch.float32 if gate is None else gate.dtype,
-            log_gates and gate is not None, gate_bits(gate_k, gate_v, gate_head), warps,
-        )  # fmt: skip
-        kernel(
-            *tensors, buffer(chunks * heads * row_tiles * column_tiles, _CELLS, threads),
-            buffer(blocks, _CHUNK // _SUB, _CELLS, threads), *sums, sequences, steps, heads,
-            key_dim, value_dim, float(scale), *strides, heads // key_heads, cu_seqlens,
-            int(cu_seqlens is not None and cu_seqlens.dtype == torch.int64), items,
-            grid=blocks, block=threads, shared=shared_bytes(warps),
+        threads = 32 * call.warps
+        states = chunks * heads * row_tiles * column_tiles
+        call.kernel("gradients")(
+            *call.tensors(), call.buffer(states, _CELLS, threads),
+            call.buffer(blocks, _CHUNK // _SUB, _CELLS, threads), *sums, *call.sizes(sequences),
+            cu_seqlens, int(cu_seqlens is not None and cu_seqlens.dtype == torch.int64), items,
+            grid=blocks, block=threads, shared=shared_bytes(call.warps),
         )  # fmt: skip
     return Sums._make([*map(_added, sums[:5]), sums.initial])
+
+
+def _some_heads(
+    call: _Call, only: Tensor, plan: chunked_backward.Plan, results: chunked_backward.Results
+) -> None:
+    """Write the results of the heads that ``only (N * H,)`` marks. Blocks, and so the memory, are
+    few where sequences are long, since there is hardly ever anything to do."""
+    batch, steps, _, key_dim = call.q.shape
+    heads, value_dim = call.v.shape[2:]
+    row_tiles, column_tiles, threads = call.row_tiles, call.column_tiles, 32 * call.warps
+    chunks = -(-steps // _CHUNK)
+    rows, columns = column_tiles * steps * key_dim, row_tiles * steps * value_dim
+    floats = 3 * rows + 2 * columns + (chunks + _CHUNK // _SUB) * _CELLS * threads
+    blocks = min(batch * heads, _processors(call.v), max(1, _SOME_BYTES // (4 * floats)))
+    by_row, by_column = (None, results.dg) if plan.transposed else (results.dg, None)
+    call.kernel("gradients_of_some")(
+        *call.tensors(), call.buffer(blocks, chunks, _CELLS, threads),
+        call.buffer(blocks, _CHUNK // _SUB, _CELLS, threads),
+        *(call.buffer(blocks, n) for n in (rows, rows, columns, rows, columns)),
+        results.d_initial, *call.sizes(batch), only, batch * heads,
+        *chunked_backward.of_arguments(plan, results), by_row, by_column,
+        grid=blocks, block=threads, shared=shared_bytes(call.warps),
+    )  # fmt: skip
+
+
+def _processors(tensor: Tensor) -> int:
+    count: int = torch.cuda.get_device_properties(tensor.device).multi_processor_count
+    return count
+
+
+def describe_backward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate_k: Tensor | None,
+    gate_v: Tensor | None,
+    gate_head: Tensor | None,
+    log_gates: bool,
+    cu_seqlens: Tensor | None,
+) -> str:
+    """What `launch_backward` would run for a gradient of y that lies as v does, in words."""
+    call = (v, q, k, v, gate_k, gate_v, gate_head, None, None, log_gates, cu_seqlens)
+    plan = chunked_backward.plan(*call)
+    if plan is not None:
+        return chunked_backward.describe(plan)
+    return f"backward.cu, which runs the recurrence again from states kept every {_CHUNK} steps"
 
 
 def shared_bytes(warps: int) -> int:
@@ -109,7 +209,7 @@ def _strides(tensor: Tensor | None) -> list[int]:
 
 @functools.cache
 def _kernel(
-    element: torch.dtype, gate: torch.dtype, log_gates: bool, gates: int, warps: int
+    element: torch.dtype, gate: torch.dtype, log_gates: bool, gates: int, warps: int, entry: str
 ) -> Kernel:
     arguments = [*types(element, gate, log_gates), str(gates), str(warps)]
-    return Kernel(_SOURCE, f"gradients<Config<{', '.join(arguments)}>>")
+    return Kernel(_SOURCE, f"{entry}<Config<{', '.join(arguments)}>>")

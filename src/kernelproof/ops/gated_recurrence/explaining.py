@@ -57,15 +57,15 @@ def explain(
         check_dtype_of_kernel(device, v)
         if device == "cpu":
             kernel = _cpu()
+            back = "backward.cpp, which runs the recurrence again from states kept every 64 steps"
         else:
             from kernelproof.ops.gated_recurrence.cuda import describe
+            from kernelproof.ops.gated_recurrence.cuda_backward import describe_backward
 
-            kernel = describe(q, k, v, gate_k, gate_v, gate_head, log_gates, cu_seqlens)
+            call = (q, k, v, gate_k, gate_v, gate_head, log_gates, cu_seqlens)
+            kernel, back = describe(*call), describe_backward(*call)
         lines.append(f"{kernel}, because the tensors are on {v.device}")
-        lines.append(
-            f"gradients: backward.{'cpp' if device == 'cpu' else 'cu'}, which runs the recurrence "
-            "again from states kept every 64 steps; the forward keeps nothing but its arguments"
-        )
+        lines.append(f"gradients: {back}; the forward keeps nothing but its arguments")
     return "\n  ".join(lines)
 
 

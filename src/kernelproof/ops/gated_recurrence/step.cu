@@ -8,7 +8,9 @@
 
 #include "elements.cuh"
 
-constexpr int THREADS = 256, AHEAD = 4;  // rows of a thread in flight
+constexpr int THREADS = 256;
+constexpr int AHEAD = 8;    // rows of a thread in flight
+constexpr int PIECE = 512;  // rows whose q, k and gates are in shared memory
 
 template <class Element_, class Gate_, int GATES, int WIDTH_, int LANES_>
 struct Config {
@@ -44,6 +46,7 @@ __global__ void __launch_bounds__(THREADS)
          STRIDES(gate_head), STRIDES(state), int group) {
   constexpr int WIDTH = C::WIDTH;
   __shared__ float sums[C::ROWS][C::TILE];
+  __shared__ float4 rows[PIECE];
   const int tiles = (V + C::TILE - 1) / C::TILE;
   const int64 head = blockIdx.x / tiles, b = head / H, h = head % H, key_head = h / group;
   const int lane = threadIdx.x % C::LANES, first = threadIdx.x / C::LANES;
@@ -67,30 +70,41 @@ __global__ void __launch_bounds__(THREADS)
   // (sequence, head, row, column) are b, t, h, d here.
   state += b * state_b + h * state_t + column * state_d;
 
-  for (int row = first; row < K && exists; row += AHEAD * C::ROWS) {
-    // All loads before the first use.
-    float x[AHEAD][WIDTH], key[AHEAD], query[AHEAD], gate[AHEAD];
+  for (int piece = 0; piece < K; piece += PIECE, state += PIECE * state_h) {
+    const int count = min(PIECE, K - piece);
+    float x[AHEAD][WIDTH];
+    auto fetch = [&](int row) {
 #pragma unroll
-    for (int a = 0; a < AHEAD; ++a) {
-      const int64 i = row + a * C::ROWS;
-      if (i >= K) break;
-      read<WIDTH>(state + i * state_h, x[a]);
-      key[a] = to_float(k[i * k_d]), query[a] = to_float(q[i * q_d]);
-      gate[a] = C::KEY_GATE ? to_float(gate_k[i * gate_k_d]) : 1.0f;
-    }
-#pragma unroll
-    for (int a = 0; a < AHEAD; ++a) {
-      const int64 i = row + a * C::ROWS;
-      if (i >= K) break;
-#pragma unroll
-      for (int c = 0; c < WIDTH; ++c) {
-        float old = x[a][c];
-        if (C::KEY_GATE) old *= gate[a];
-        if (C::COLUMN_GATE) old *= gates[c];
-        x[a][c] = fmaf(key[a], values[c], old);
-        sum[c] = fmaf(query[a], x[a][c], sum[c]);
+      for (int a = 0; a < AHEAD; ++a) {
+        const int64 i = row + a * C::ROWS;
+        if (i < count && exists) read<WIDTH>(state + i * state_h, x[a]);
       }
-      write<WIDTH>(state + i * state_h, x[a]);
+    };
+    fetch(first);  // on their way while q, k and gates are
+    if (piece > 0) __syncthreads();
+    for (int i = threadIdx.x; i < count; i += THREADS) {
+      const int64 row = piece + i;
+      rows[i] = make_float4(to_float(k[row * k_d]), to_float(q[row * q_d]),
+                            C::KEY_GATE ? to_float(gate_k[row * gate_k_d]) : 1.0f, 0.0f);
+    }
+    __syncthreads();
+    for (int row = first; row < count && exists; row += AHEAD * C::ROWS) {
+      if (row != first) fetch(row);
+#pragma unroll
+      for (int a = 0; a < AHEAD; ++a) {
+        const int64 i = row + a * C::ROWS;
+        if (i >= count) break;
+        const float4 of_row = rows[i];  // of k, q and gate
+#pragma unroll
+        for (int c = 0; c < WIDTH; ++c) {
+          float old = x[a][c];
+          if (C::KEY_GATE) old *= of_row.z;
+          if (C::COLUMN_GATE) old *= gates[c];
+          x[a][c] = fmaf(of_row.x, values[c], old);
+          sum[c] = fmaf(of_row.y, x[a][c], sum[c]);
+        }
+        write<WIDTH>(state + i * state_h, x[a]);
+      }
     }
   }
 

@@ -1,0 +1,293 @@
+"""Gradients of the gated recurrence on tensor cores: which calls take ``backward_chunks.cu``, and
+its launches.
+
+Its kernels are written for gates of rows of the state. Gates of columns are those of rows of the
+transposed state: v and k then change places, and q and the gradient of y.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from kernelproof.cuda import Kernel
+from kernelproof.ops.gated_recurrence.config import gate_bits, types
+from kernelproof.ops.gated_recurrence.gradients import Sums
+
+_SOURCE = Path(__file__).parent / "backward_chunks.cu"
+_SOURCE_STATES = Path(__file__).parent / "backward_states.cu"
+_CHUNK, _TILE = 64, 64  # steps; rows and columns of the state, as in backward_chunks.cuh
+# Below so many steps the general kernel is the faster one.
+_FEWEST_STEPS = 64
+_SCAN_THREADS = 256
+_MAX_INT = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the launches need besides addresses."""
+
+    gate: str  # its type in the sources
+    gates: int  # 1: of rows, 2: of the head
+    transposed: bool
+    batch: int
+    steps: int
+    heads: int
+    rows: int
+    columns: int
+    row_group: int
+    column_group: int
+    strides: bytes
+
+    @property
+    def parts(self) -> int:
+        """Times 64: rows of a block."""
+        return 2 if self.rows % (2 * _TILE) == 0 else 1
+
+    @property
+    def groups(self) -> int:
+        """Blocks that share the rows of a state."""
+        return self.rows // (_TILE * self.parts)
+
+    @property
+    def chains(self) -> int:
+        return self.batch * self.heads
+
+    @property
+    def chunks(self) -> int:
+        return -(-self.steps // _CHUNK)
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory of a block: SHARED in backward_chunks.cu."""
+        tile = 2 * _TILE * _TILE
+        stages = 2 if self.parts == 2 and not self.transposed else 1
+        stage = stages * 2 * (1 + self.parts) * tile
+        part = (20 if self.transposed else 16) * tile // 4 + 4 * 16 * 72 * 4
+        part += (3 * 4 + 1 + 6 + 3) * 4 * _TILE
+        return stage + self.parts * part + 16 * 512 + 8 * 1024
+
+    def kernel(self) -> Kernel:
+        transposed = "true" if self.transposed else "false"
+        arguments = f"{self.gate}, {self.gates}, {self.parts}, {transposed}, {self.shared}"
+        return _kernel(_SOURCE, f"gradients_in_chunks<Config<{arguments}>>")
+
+
+def plan(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate_k: Tensor | None,
+    gate_v: Tensor | None,
+    gate_head: Tensor | None,
+    initial: Tensor | None,
+    last: Tensor | None,
+    log_gates: bool,
+    cu_seqlens: Tensor | None,
+) -> Plan | None:
+    """How ``backward_chunks.cu`` would run this call, None where it cannot, or not well. ``last``:
+    the gradient of the last state."""
+    if q.dtype != torch.bfloat16 or cu_seqlens is not None or q.shape[1] < _FEWEST_STEPS:
+        return None
+    if (grad.data_ptr() | q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16:
+        return None
+    gate = gate_k if gate_k is not None else gate_v if gate_v is not None else gate_head
+    return _plan(
+        v.device.index,
+        torch.float32 if gate is None else gate.dtype,
+        log_gates and gate is not None,
+        q.shape,
+        v.shape,
+        grad.stride(),
+        q.stride(),
+        k.stride(),
+        v.stride(),
+        *(None if x is None else x.stride() for x in (gate_k, gate_v, gate_head, initial, last)),
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def _plan(
+    device: int,
+    gate: torch.dtype,
+    log_gates: bool,
+    keys: Sequence[int],
+    values: Sequence[int],
+    *strides: Sequence[int] | None,
+) -> Plan | None:
+    batch, steps, key_heads, key_dim = keys
+    heads, value_dim = values[2:]
+    if torch.cuda.get_device_capability(device) < (9, 0):
+        return None
+    grad, q, k, v, gate_k, gate_v, gate_head, initial, last = strides
+    if key_dim % _TILE or value_dim % _TILE or not key_dim or not value_dim:
+        return None
+    if gate_k is not None and gate_v is not None:
+        return None
+    sizes = (batch, steps, heads)
+    if not all(_in_units(sizes, s) for s in (grad, q, k, v)):
+        return None
+    if any(s is not None and s[3] != 1 for s in (gate_k, gate_v)):
+        return None
+    matrix = (heads * key_dim * value_dim, key_dim * value_dim, value_dim, 1)
+    states = [(0, 0, 0, 0) if s is None else tuple(s) for s in (initial, last, matrix)]
+    transposed = gate_v is not None
+    if transposed:
+        ordered = [grad, v, k, q, gate_v, gate_head]
+        states = [(s[0], s[1], s[3], s[2]) for s in states]
+    else:
+        ordered = [q, k, v, grad, gate_k, gate_head]
+    rows, columns = (value_dim, key_dim) if transposed else (key_dim, value_dim)
+    group = heads // key_heads
+    numbers = [x for s in ordered for x in ((*s, 0)[:3] if s is not None else (0, 0, 0))]
+    numbers += [x for s in states for x in s]
+    found = Plan(
+        types(torch.bfloat16, gate, log_gates)[1],
+        gate_bits(ordered[4], ordered[5]),
+        transposed,
+        batch,
+        steps,
+        heads,
+        rows,
+        columns,
+        1 if transposed else group,
+        group if transposed else 1,
+        struct.pack(f"<{len(numbers)}q", *numbers),
+    )
+    tiles = found.chains * max(found.chunks * rows // _TILE, rows * columns // 1024)
+    return found if max(tiles, steps) < _MAX_INT - _CHUNK else None
+
+
+def _in_units(sizes: Sequence[int], strides: Sequence[int] | None) -> bool:
+    """Whether every row can be read in aligned units of 16 bytes."""
+    assert strides is not None
+    outer = zip(sizes, strides[:3], strict=True)
+    return strides[3] == 1 and all(n <= 1 or s % 8 == 0 for n, s in outer)
+
+
+class Results(NamedTuple):
+    """What the kernels write, by the names that they have there."""
+
+    dk: Tensor  # (B, T, H, rows)
+    dv: Tensor  # (B, T, H, columns)
+    other: Tensor  # dq (B, T, H, rows), or y (B, T, H, columns) where the state is transposed
+    dg: Tensor | None  # (B, T, H, rows), float32
+    d_initial: Tensor | None
+    dv_parts: Tensor | None  # (groups, B, T, H, columns), float32
+    y_parts: Tensor | None
+
+
+def launch(
+    plan: Plan,
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate_k: Tensor | None,
+    gate_v: Tensor | None,
+    gate_head: Tensor | None,
+    initial: Tensor | None,
+    last: Tensor | None,
+    scale: float,
+) -> tuple[Results, Tensor | None]:
+    """The results, and which heads of which sequences (N * H,) are left to the general kernel; None
+    where there can be none."""
+    p, gate = plan, gate_v if plan.transposed else gate_k
+    operands = (grad, v, k, q) if p.transposed else (q, k, v, grad)
+    states, gradients = (v.new_empty(p.chains * p.chunks * p.rows * p.columns) for _ in range(2))
+    decays = v.new_empty(p.chains * p.chunks * p.rows, dtype=torch.float32)
+    unsafe = torch.zeros(p.chains, dtype=torch.int32, device=v.device)
+    results = _results(p, v, initial)
+    sizes = (p.steps, p.heads, p.rows, p.columns)
+    forms = (p.row_group, p.column_group, float(scale), p.strides)
+    pieces = p.chains * p.chunks
+    _kernel(_SOURCE_STATES, f"ends<{p.gate}, {p.gates}>")(
+        *operands, gate, gate_head, states, gradients, decays, unsafe, *sizes, *forms,
+        grid=pieces * (p.rows // _TILE), block=128, shared=6 * 2 * _TILE * _TILE + 1024,
+    )  # fmt: skip
+    _kernel(_SOURCE_STATES, "scan")(
+        initial, last, states, gradients, decays, results.d_initial, *sizes, p.strides,
+        grid=2 * p.chains * (p.rows * p.columns // 8 // _SCAN_THREADS), block=_SCAN_THREADS,
+    )  # fmt: skip
+    p.kernel()(
+        *operands, gate, gate_head, states, gradients, unsafe, results.other, results.dk,
+        results.dv, results.dv_parts, results.y_parts, results.dg, *sizes, *forms,
+        grid=pieces * p.groups, block=128 * p.parts, shared=p.shared,
+    )  # fmt: skip
+    if p.groups > 1:
+        for part, to in ((results.dv_parts, results.dv), (results.y_parts, results.other)):
+            if part is not None and p.groups == 2:
+                torch.add(part[0], part[1], out=to)  # rounded as it is written
+            elif part is not None:
+                to.copy_(part.sum(0))
+    return results, unsafe if p.gates else None
+
+
+def _results(p: Plan, v: Tensor, initial: Tensor | None) -> Results:
+    def like(width: int, dtype: torch.dtype = v.dtype) -> Tensor:
+        return v.new_empty((p.batch, p.steps, p.heads, width), dtype=dtype)
+
+    def parts() -> Tensor:
+        shape = (p.groups, p.batch, p.steps, p.heads, p.columns)
+        return v.new_empty(shape, dtype=torch.float32)
+
+    shape = (p.batch, p.heads, p.columns, p.rows) if p.transposed else (
+        p.batch, p.heads, p.rows, p.columns)  # fmt: skip
+    return Results(
+        like(p.rows),
+        like(p.columns),
+        like(p.columns if p.transposed else p.rows),
+        like(p.rows, torch.float32) if p.gates else None,
+        None if initial is None else v.new_empty(shape, dtype=torch.float32),
+        parts() if p.groups > 1 else None,
+        parts() if p.groups > 1 and p.transposed else None,
+    )
+
+
+def of_arguments(p: Plan, results: Results) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of q, k and v."""
+    if p.transposed:
+        return results.other, results.dv, results.dk
+    return results.other, results.dk, results.dv
+
+
+def finished(
+    plan: Plan,
+    results: Results,
+    gate_v: Tensor | None,
+    gate_head: Tensor | None,
+    log_gates: bool,
+) -> Sums:
+    """``results`` as sums. For a gate of the head beside one of columns, ``by_row`` has the width
+    of those: only its sum is the same."""
+    by_row, by_column = results.dg, None
+    if plan.transposed:
+        by_row, by_column = None, results.dg
+        if gate_head is not None:
+            assert gate_v is not None and by_column is not None
+            value = gate_v.float().exp() if log_gates else gate_v.float()
+            by_row = by_column * value
+    return Sums(*of_arguments(plan, results), by_row, by_column, results.d_initial)
+
+
+def describe(plan: Plan) -> str:
+    """What `launch` would run, in words."""
+    return (
+        f"backward_chunks.cu on tensor cores, {plan.chains * plan.chunks * plan.groups} blocks of "
+        f"{128 * plan.parts} threads and {plan.shared:,} bytes of shared memory, from the states "
+        f"before every {_CHUNK} steps and the gradients by those after them"
+        + ("; backward.cu for heads with gates above 1.875" if plan.gates else "")
+    )
+
+
+@functools.cache
+def _kernel(source: Path, name: str) -> Kernel:
+    return Kernel(source, name)
