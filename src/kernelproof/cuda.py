@@ -19,7 +19,7 @@ from typing import Any
 
 from kernelproof import launching
 from kernelproof.build.cache import cached, content_key
-from kernelproof.cuda_launch import Loaded, triple
+from kernelproof.cuda_launch import Bound, Loaded, triple
 from kernelproof.errors import CompileError, UnsupportedError
 
 _MISSING = "compiling CUDA source needs cuda-core and NVRTC: pip install 'kernelproof[cuda]'"
@@ -124,6 +124,16 @@ class Kernel:
         else:
             loaded.launch(args, how)
 
+    def bound(self, device: int, args: Sequence[Any], how: tuple[Any, ...]) -> Bound | None:
+        """Further launches that differ from this one in addresses only; None where launches are
+        taken (`taking_launches`). Arguments as of `again`."""
+        if _taker is not None:
+            return None
+        loaded = self._loaded.get(device)
+        if loaded is None:
+            loaded = self._loaded[device] = self._load(device)
+        return Bound(loaded, args, how)
+
     def _load(self, device: int) -> Loaded:
         core = _core()
         code, mangled = self._compile(present_arch(device))
@@ -176,6 +186,11 @@ def taking_launches(taker: Callable[..., None]) -> Iterator[None]:
         yield
     finally:
         _taker = before
+
+
+def launches_are_taken() -> bool:
+    """Whether `taking_launches` is in force."""
+    return _taker is not None
 
 
 def present_arch(device: int | None = None) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import struct
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from kernelproof import launching
 
@@ -23,7 +24,8 @@ class Loaded:
         self.current_stream = torch._C._cuda_getCurrentRawStream
         self.current_device = torch._C._cuda_getDevice
         self.kernel = kernel
-        self.function = driver.CUfunction(int(kernel.handle))
+        self.start = _cu_launch_kernel_ex()
+        self.function = int(kernel.handle)
         self.device = device
         self.layout = [(int(info.offset), int(info.size)) for info in kernel.arguments_info]
         self.packers: dict[tuple[type, ...], Packer] = {}
@@ -47,24 +49,20 @@ class Loaded:
         key = (*how, self.current_stream(self.device))
         config = self.configs.get(key)
         if config is None:
-            config = self.configs[key] = self._config(*key)
+            config = self.configs[key] = self.config(how, key[-1])
         with self.lock:  # the memory of the arguments is one for all threads
             packer.pack(self.memory, args)
-            (status,) = self.driver.cuLaunchKernelEx(config, self.function, self.parameters, 0)
-        if int(status):
-            raise RuntimeError(f"CUDA error at the launch of {self.name}: {status!r}")
+            status = self.start(config.getPtr(), self.function, self.parameters, None)
+        if status:
+            self.failed(status)
 
-    def _config(
-        self,
-        grid: int | tuple[int, ...],
-        block: int | tuple[int, ...],
-        shared: int,
-        cluster: int | tuple[int, ...] | None,
-        programmatic: bool,
-        cooperative: bool,
-        opt_in: bool,
-        stream: int,
-    ) -> Any:
+    def failed(self, status: int) -> NoReturn:
+        result = self.driver.CUresult(status)
+        raise RuntimeError(f"CUDA error at the launch of {self.name}: {result!r}")
+
+    def config(self, how: tuple[Any, ...], stream: int) -> Any:
+        """The driver's form of ``how``, as of `launch`, on a stream."""
+        grid, block, shared, cluster, programmatic, cooperative, opt_in = how
         blocks, threads = triple(grid), triple(block)
         launching.check(self.name, blocks, threads, shared, opt_in)
         if shared > launching.SHARED_WITHOUT_OPT_IN:
@@ -96,6 +94,79 @@ class Loaded:
         config.hStream = self.driver.CUstream(stream)
         config.attrs, config.numAttrs = attributes, len(attributes)
         return config
+
+
+@functools.cache
+def _cu_launch_kernel_ex() -> Any:
+    """``cuLaunchKernelEx`` of the driver, which torch has loaded. Called like this it takes half of
+    the host time that the bindings take."""
+    function = ctypes.CDLL("libcuda.so.1").cuLaunchKernelEx
+    function.argtypes = [ctypes.c_void_p] * 4
+    function.restype = ctypes.c_int
+    return function
+
+
+class Bound:
+    """Launches of one kernel that differ in their tensors' addresses only.
+
+    Everything else lies ready: for calls that take longer on the host than on the GPU.
+
+    Args:
+        loaded: the kernel on its device.
+        args: the arguments of one launch. Those that are tensors or tensor maps change.
+        how: as of `Loaded.launch`.
+    """
+
+    def __init__(self, loaded: Loaded, args: Sequence[Any], how: tuple[Any, ...]) -> None:
+        self.loaded, self.how = loaded, how
+        self.device, self.function = loaded.device, loaded.function
+        self.start, self.current_stream = loaded.start, loaded.current_stream
+        self.current_device = loaded.current_device
+        # What does not change lies as in the driver's parameter buffer, the rest by itself.
+        self.fixed = ctypes.create_string_buffer(len(loaded.memory))
+        Packer(args, loaded.layout).pack(self.fixed, args)
+        changing = [i for i, arg in enumerate(args) if changes(arg)]
+        letters = (
+            "Q" if hasattr(args[i], "data_ptr") else f"{loaded.layout[i][1]}s" for i in changing
+        )
+        self.form = struct.Struct("<" + "".join(letters))
+        self.memory = ctypes.create_string_buffer(self.form.size)
+        base, at = ctypes.addressof(self.fixed), ctypes.addressof(self.memory)
+        places = [base + offset for offset, _ in loaded.layout]
+        for i in changing:
+            places[i], at = at, at + loaded.layout[i][1]
+        self.addresses = (ctypes.c_void_p * (len(places) + 1))(*places)
+        self.parameters = ctypes.addressof(self.addresses)
+        self.pack = self.form.pack_into
+        self.configs: dict[int, int] = {}  # by stream
+        self.kept: list[Any] = []
+        self.lock = threading.Lock()
+
+    def __call__(self, *values: int | bytes) -> None:
+        """Launch on the current stream of the device. ``values``: ``data_ptr()`` of each tensor
+        and ``encoded()`` of each tensor map, in the order of the arguments."""
+        if self.current_device() != self.device:
+            import torch
+
+            with torch.cuda.device(self.device):
+                self(*values)
+            return
+        stream = self.current_stream(self.device)
+        config = self.configs.get(stream)
+        if config is None:
+            made = self.loaded.config(self.how, stream)
+            self.kept.append(made)
+            config = self.configs[stream] = int(made.getPtr())
+        with self.lock:  # the memory of the arguments is one for all threads
+            self.pack(self.memory, 0, *values)
+            status = self.start(config, self.function, self.parameters, None)
+        if status:
+            self.loaded.failed(status)
+
+
+def changes(arg: Any) -> bool:
+    """Whether an argument has an address: a tensor or a tensor map."""
+    return hasattr(arg, "data_ptr") or hasattr(arg, "encoded")
 
 
 class Packer:

@@ -19,6 +19,7 @@ from kernelproof.ops.int8_attention import (
     cpu,
     cuda,
     cuda_general,
+    cuda_wgmma,
     explain,
     int8_attention,
     problem,
@@ -352,6 +353,15 @@ INSTANCES = [
     "attend_general<96, false, false, true, true>",
     "attend_general<128, false, true, false, false>",
 ]
+
+
+@pytest.mark.parametrize("name", ["prefill", "high_prefill", "fast_prefill"])
+def test_prefill_cases_reach_the_kernel_for_many_queries(name: str) -> None:
+    from kernelproof.emulate.standin import Recorder, standing_in
+
+    tensors, _, form, _ = made(name)
+    with standing_in(Recorder(hopper=True)):
+        assert cuda_wgmma.why_not(tuple(tensors), form, 132) == ""
 
 
 @pytest.mark.parametrize("name", [*INSTANCES, "attend_rows", "combine_parts"])

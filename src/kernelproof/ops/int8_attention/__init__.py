@@ -9,13 +9,13 @@ out = int8_attention(q8, k8, v8, q_scale, k_scale, v_scale)
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, overload
+from typing import Literal, overload
 
 import torch
 from torch import Tensor
 
 from kernelproof.errors import UnsupportedError
-from kernelproof.ops.int8_attention import contract
+from kernelproof.ops.int8_attention import contract, cuda_quick
 from kernelproof.ops.int8_attention.contract import PLAIN, Form
 from kernelproof.ops.int8_attention.quantize import (
     Int8Attention,
@@ -120,11 +120,21 @@ def int8_attention(
         RuntimeError: a tensor requires a gradient and the implementation is a kernel.
         UnsupportedError: no C++ compiler, no NVRTC, or ``impl="triton"``, which does not exist.
     """
-    arguments = _arguments(
+    quickly = (
+        not torch.compiler.is_compiling() and q.is_cuda and accuracy == "strict"
+        and out_dtype is torch.float32 and block is None and cu_seqlens_q is None
+        and cu_seqlens_k is None and kv_lens is None and block_table is None and not return_lse
+        and (impl is None or impl == "cuda")
+    )  # fmt: skip
+    if quickly:
+        done = cuda_quick.quick(q, k, v, q_scale, k_scale, v_scale, causal, scale)
+        if done is not None:
+            return done
+    given_scale = scale
+    tensors, scale, form = _arguments(
         q, k, v, q_scale, k_scale, v_scale, causal, scale, accuracy, out_dtype, block,
         cu_seqlens_q, cu_seqlens_k, kv_lens, block_table, return_lse, impl,
     )  # fmt: skip
-    tensors, scale, form = arguments
     if impl == "reference":
         return _reference(tensors, causal, scale, form, accuracy)
     if torch.is_grad_enabled() and (
@@ -137,18 +147,17 @@ def int8_attention(
         )
     if form is PLAIN:
         out: Tensor = torch.ops.kernelproof.int8_attention.default(*tensors, causal, scale)
+        if quickly:
+            cuda_quick.keep(*tensors, causal, given_scale)
         return out
-    options: dict[str, Any] = {
-        "strict": form.strict, "out_dtype": form.out_dtype, "block": form.block,
-        "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "kv_lens": kv_lens,
-        "block_table": block_table,
-    }  # fmt: skip
-    if return_lse:
-        both: tuple[Tensor, Tensor] = torch.ops.kernelproof.int8_attention_lse(
+    # What is as in the plain form is left out, since the dispatcher takes its time for each.
+    options = {n: x for n, x in form._asdict().items() if x is not getattr(PLAIN, n)}
+    if options.pop("with_lse", False):
+        both: tuple[Tensor, Tensor] = torch.ops.kernelproof.int8_attention_lse.default(
             *tensors, causal, scale, **options
         )
         return both
-    out = torch.ops.kernelproof.int8_attention(*tensors, causal, scale, **options)
+    out = torch.ops.kernelproof.int8_attention.default(*tensors, causal, scale, **options)
     return out
 
 

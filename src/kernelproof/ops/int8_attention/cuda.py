@@ -72,6 +72,7 @@ def launch(
     else:
         with torch.cuda.device(q.device):
             _launch(tensors, bool(causal), float(scale))
+    cuda_quick.keep(q, k, v, q_scale, k_scale, v_scale, causal, scale)
     return out
 
 
@@ -146,7 +147,7 @@ def _blocks_plan(
     """The launch of `attend_blocks` where it takes ``form`` and fills the GPU, else None."""
     if not _is_dense(tensors, form) or tensors[0].shape[0] > GRID_LIMIT:
         return None
-    plan = _plan(tensors[:3], causal, scale, multiprocessors, form.strict)
+    plan = plan_of(tensors[:3], causal, scale, multiprocessors, form.strict)
     return plan if plan is not None and plan.blocks else None
 
 
@@ -161,7 +162,7 @@ def explanation(tensors: tuple[Tensor, ...], causal: bool, scale: float, form: F
         return cuda_wgmma.explanation(tensors, form, many)
     passed = f"not attend_wgmma: {why_not}"
     if form == PLAIN._replace(block=form.block) and _is_dense(tensors, form):
-        plan = _plan((q, k, v), causal, scale, many)
+        plan = plan_of((q, k, v), causal, scale, many)
     else:
         plan = _blocks_plan(tensors, causal, scale, form, many)
     if plan is not None:
@@ -174,7 +175,7 @@ def explanation(tensors: tuple[Tensor, ...], causal: bool, scale: float, form: F
     return [*cuda_general.explanation(tensors, form, many), passed]
 
 
-def _plan(
+def plan_of(
     tensors: Sequence[Tensor],
     causal: bool,
     scale: float,
@@ -202,7 +203,7 @@ def _launch(tensors: Sequence[Tensor], causal: bool, scale: float) -> None:
             rows = slice(start, start + GRID_LIMIT)
             q, k, v, out = (tensors[i][rows] for i in (0, 1, 2, 6))
             part = (q, k, v, *tensors[3:6], out)
-        plan = _plan(part[:3], causal, scale, many)
+        plan = plan_of(part[:3], causal, scale, many)
         if plan is None:
             cuda_general.run(tuple(part[:6]), causal, scale, PLAIN, part[6], None, many)
         else:

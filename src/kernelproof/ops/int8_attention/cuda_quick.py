@@ -1,78 +1,88 @@
-"""Calls of `attend` (kernel.cu) whose form has been seen: less host time.
-
-At small sizes a call takes longer on the host than on the GPU. What is checked and chosen depends
-on nothing but dtypes, devices, sizes, strides and alignment, so it is done once for each form.
-"""
+"""Calls of `attend` (kernel.cu) whose form has been seen: one look-up, one launch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-_MOST = 4096  # forms that are remembered
+from kernelproof.cuda import launches_are_taken
+from kernelproof.cuda_forms import Forms, undisturbed
+from kernelproof.cuda_launch import Bound
 
 
 class _Seen(NamedTuple):
-    again: Callable[..., None]
-    how: tuple[Any, ...]
-    tail: tuple[int | float, ...]
-    shape: torch.Size
-    device: torch.device
+    """Calls of one form."""
+
+    sizes: torch.Size
+    # By the low bits of the addresses of q, k and v, which the choice depends on; None where it is
+    # not one launch of `attend`.
+    launches: dict[int, Bound | None]
 
 
-_seen: dict[tuple[Any, ...], _Seen | None] = {}
+_forms: Forms[_Seen] = Forms()
 
 
 def quick(
     q: Tensor, k: Tensor, v: Tensor, q_scale: Tensor, k_scale: Tensor, v_scale: Tensor,
-    causal: bool, scale: float,
+    causal: bool, scale: float | None,
 ) -> Tensor | None:  # fmt: skip
-    """The output where `attend` makes it in one launch; None for calls of any other kind.
-
-    Errors as of `int8_attention`.
-    """
-    key = (
-        q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(),
-        q_scale.shape, k_scale.shape, v_scale.shape,
-        q_scale.stride(), k_scale.stride(), v_scale.stride(),
-        q.dtype, k.dtype, v.dtype, q_scale.dtype, k_scale.dtype, v_scale.dtype,
-        q.get_device(), k.get_device(), v.get_device(),
-        q_scale.get_device(), k_scale.get_device(), v_scale.get_device(),
-        (q.data_ptr() | k.data_ptr() | v.data_ptr()) & 15, causal, scale,
-    )  # fmt: skip
-    try:
-        seen = _seen[key]
-    except KeyError:
-        if len(_seen) >= _MOST:
-            _seen.clear()
-        seen = _seen[key] = _examined((q, k, v, q_scale, k_scale, v_scale), causal, scale)
+    """The output where `attend` has made one of this form in one launch; else None."""
+    if not undisturbed() or launches_are_taken():
+        return None
+    seen = _forms.find((q.shape, k.shape, causal, scale), q, k, v, q_scale, k_scale, v_scale)
     if seen is None:
         return None
-    out = torch.empty(seen.shape, dtype=torch.float32, device=seen.device)
-    seen.again(q.get_device(), (q, k, v, q_scale, k_scale, v_scale, out, *seen.tail), seen.how)
+    first, second, third = q.data_ptr(), k.data_ptr(), v.data_ptr()
+    launch = seen.launches.get((first | second | third) & 15)
+    if launch is None:
+        return None
+    out = q_scale.new_empty(*seen.sizes)
+    launch(
+        first, second, third, q_scale.data_ptr(), k_scale.data_ptr(), v_scale.data_ptr(),
+        out.data_ptr(),
+    )  # fmt: skip
     return out
 
 
-def _examined(tensors: tuple[Tensor, ...], causal: bool, scale: float) -> _Seen | None:
+def keep(
+    q: Tensor, k: Tensor, v: Tensor, q_scale: Tensor, k_scale: Tensor, v_scale: Tensor,
+    causal: bool, scale: float | None,
+) -> None:  # fmt: skip
+    """Remember how a call in the plain form is made, after one that went well."""
+    if not undisturbed() or launches_are_taken():
+        return
+    tensors = q, k, v, q_scale, k_scale, v_scale
+    key = q.shape, k.shape, causal, scale
+    seen = _forms.find(key, *tensors)
+    odd = (q.data_ptr() | k.data_ptr() | v.data_ptr()) & 15
+    if seen is None:
+        seen = _Seen(q.shape, {})
+        _forms.keep(key, seen, *tensors)
+    if odd not in seen.launches:
+        factor = 1.0 / math.sqrt(max(q.shape[3], 1)) if scale is None else float(scale)
+        seen.launches[odd] = _bound(tensors, bool(causal), factor)
+
+
+def _bound(tensors: tuple[Tensor, ...], causal: bool, scale: float) -> Bound | None:
     from kernelproof.ops.int8_attention import cuda, cuda_general, cuda_wgmma
-    from kernelproof.ops.int8_attention.contract import PLAIN, check
+    from kernelproof.ops.int8_attention.contract import PLAIN
 
     q, k, v, *scales = tensors
-    check(q, k, v, scales[0], scales[1], scales[2])
     per_head = all(s.dim() == 1 and s.is_contiguous() for s in scales)
     if q.numel() == 0 or k.numel() == 0 or v.dtype != torch.int8 or not per_head:
         return None
-    if q.shape[0] > cuda.GRID_LIMIT:
+    index = q.get_device()
+    many = cuda.processors(index)
+    if q.shape[0] > cuda.GRID_LIMIT or not cuda_wgmma.why_not(tensors, PLAIN, many):
         return None
-    many = cuda.processors(q.device.index)
-    if not cuda_wgmma.why_not(tensors, PLAIN, many):
+    plan = cuda.plan_of((q, k, v), causal, scale, many)
+    if plan is None or plan.blocks:
         return None
-    plan = cuda._plan((q, k, v), bool(causal), float(scale), many)
-    if plan is None or plan.blocks or not plan.kernel.name.startswith("attend<"):
-        return None
-    overlaps = cuda_general.launches_overlap(q.device.index)
-    how = (plan.grid, plan.block, plan.shared, None, overlaps, False, True)
-    return _Seen(plan.kernel.again, how, plan.tail, q.shape, q.device)
+    how = (
+        plan.grid, plan.block, plan.shared, None, cuda_general.launches_overlap(index), False, True
+    )  # fmt: skip
+    # The output is a tensor as any other here.
+    return plan.kernel.bound(index, (*tensors, scales[0], *plan.tail), how)

@@ -15,7 +15,8 @@ keys that exist; "paged" ``kv_lens`` and ``table`` (B, M), where k and v are (pa
 and token s of sequence b is slot ``s % page`` of page ``table[b, s // page]``.
 
 ``accuracy="high"`` allows the weights ``p * v_scale`` in fp16: the reference makes a part of that
-rounding, which sets the limit of the verdict.
+rounding, which sets the limit of the verdict. "fast" is another name for it. The "prefill" cases
+have enough queries for kernels that work on many at a time.
 
 Traps for kernel writers:
 
@@ -177,6 +178,18 @@ CASES: dict[str, dict[str, Any]] = {
     "high_per_head": {"accuracy": "high", "scales": "head", "seq": 30, "kv_seq": 30},
     "high_long": {"accuracy": "high", "batch": 1, "seq": 2, "kv_seq": 700, "heads": 2},
     "high_half_values": {"accuracy": "high", "half": True, "causal": False, "lse": True},
+    "fast": {"accuracy": "fast"},
+    "fast_per_head": {"accuracy": "fast", "scales": "head", "seq": 30, "kv_seq": 30, "lse": True},
+    "prefill": {
+        "batch": 4, "seq": 80, "kv_seq": 80, "heads": 24, "head_dim": 128, "scales": "head",
+    },
+    "high_prefill": {
+        "accuracy": "high", "seq": 130, "kv_seq": 193, "heads": 36, "kv_heads": 4, "lse": True,
+    },
+    "fast_prefill": {
+        "accuracy": "fast", "kind": "packed", "queries": (130, 1, 129), "keys": (130, 128, 150),
+        "heads": 28, "head_dim": 80, "scales": "head",
+    },
     "blocks": {"block": (3, 7, 16)},
     "per_head_lse": {"scales": "head", "lse": True, "seq": 20, "kv_seq": 9},
     "lse": {"lse": True, "signed": True},
