@@ -314,7 +314,7 @@ def test_cuda_blocks_emulated(strict: bool, dim: int) -> None:
         torch.nn.functional.pad(t, (0, 16), value=111)[..., :dim] for t in inputs[:3]
     ] + inputs[3:]
     form = Form(strict, torch.float32 if strict else torch.bfloat16, with_lse=True)
-    chosen = cuda._blocks_plan(tuple(spaced), True, dim**-0.5, form, 108)
+    chosen = cuda.blocks_plan(tuple(spaced), True, dim**-0.5, form, 108)
     assert chosen is not None and chosen.kernel.name.startswith("attend_blocks")
     assert chosen.kernel.name.endswith("true>") == (dim != 32)
     got = emulated(lambda: cuda.launch_form(*spaced, True, dim**-0.5, form))
@@ -705,6 +705,20 @@ def test_gpu(name: str) -> None:
     again, _ = pair(int8_attention(*on_gpu, **moved))
     assert torch.equal(out, again)
     assert_right((out.cpu(), None if lse is None else lse.cpu()), tensors, causal, form)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", problem_forms.CASES)
+def test_gpu_calls_of_a_seen_form(name: str) -> None:
+    """The same bits as the first call, also of other tensors."""
+    for seed in (3, 4, 3):
+        tensors, causal, form, keywords = made(name, seed)
+        keywords = {n: x.cuda() if isinstance(x, Tensor) else x for n, x in keywords.items()}
+        cuda_tensors = [t.cuda() for t in tensors]
+        first, again = (pair(int8_attention(*cuda_tensors, **keywords)) for _ in range(2))
+        got = [None if t is None else t.cpu() for t in again]
+        assert got[0] is not None and torch.equal(first[0].cpu(), got[0])
+        assert_right((got[0], got[1]), tensors, causal, form)
 
 
 @pytest.mark.gpu

@@ -9,7 +9,7 @@ out = int8_attention(q8, k8, v8, q_scale, k_scale, v_scale)
 from __future__ import annotations
 
 import math
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
@@ -31,6 +31,7 @@ __all__ = [
     "scaled_dot_product_int8",
 ]
 
+_More = tuple[()] | tuple[tuple[Any, ...], tuple[Tensor, ...]]
 _IMPLS = ("cpu", "cuda", "reference")
 _TIERS = ("strict", "high", "fast")
 
@@ -120,17 +121,16 @@ def int8_attention(
         RuntimeError: a tensor requires a gradient and the implementation is a kernel.
         UnsupportedError: no C++ compiler, no NVRTC, or ``impl="triton"``, which does not exist.
     """
-    quickly = (
-        not torch.compiler.is_compiling() and q.is_cuda and accuracy == "strict"
-        and out_dtype is torch.float32 and block is None and cu_seqlens_q is None
-        and cu_seqlens_k is None and kv_lens is None and block_table is None and not return_lse
-        and (impl is None or impl == "cuda")
-    )  # fmt: skip
+    quickly = not torch.compiler.is_compiling() and q.is_cuda and (impl is None or impl == "cuda")
+    given_scale = scale
+    more: _More = ()
     if quickly:
-        done = cuda_quick.quick(q, k, v, q_scale, k_scale, v_scale, causal, scale)
+        more = _beyond_plain(
+            accuracy, out_dtype, block, cu_seqlens_q, cu_seqlens_k, kv_lens, block_table, return_lse
+        )
+        done = cuda_quick.quick(q, k, v, q_scale, k_scale, v_scale, causal, scale, *more)
         if done is not None:
             return done
-    given_scale = scale
     tensors, scale, form = _arguments(
         q, k, v, q_scale, k_scale, v_scale, causal, scale, accuracy, out_dtype, block,
         cu_seqlens_q, cu_seqlens_k, kv_lens, block_table, return_lse, impl,
@@ -148,7 +148,7 @@ def int8_attention(
     if form is PLAIN:
         out: Tensor = torch.ops.kernelproof.int8_attention.default(*tensors, causal, scale)
         if quickly:
-            cuda_quick.keep(*tensors, causal, given_scale)
+            cuda_quick.keep(tensors, causal, given_scale, form, out, *more)
         return out
     # What is as in the plain form is left out, since the dispatcher takes its time for each.
     options = {n: x for n, x in form._asdict().items() if x is not getattr(PLAIN, n)}
@@ -156,9 +156,29 @@ def int8_attention(
         both: tuple[Tensor, Tensor] = torch.ops.kernelproof.int8_attention_lse.default(
             *tensors, causal, scale, **options
         )
+        if quickly:
+            cuda_quick.keep(tensors, causal, given_scale, form, both, *more)
         return both
     out = torch.ops.kernelproof.int8_attention.default(*tensors, causal, scale, **options)
+    if quickly:
+        cuda_quick.keep(tensors, causal, given_scale, form, out, *more)
     return out
+
+
+def _beyond_plain(
+    accuracy: str, out_dtype: torch.dtype, block: int | tuple[int, int, int] | None,
+    *options: Tensor | bool | None,
+) -> _More:  # fmt: skip
+    """What a call asks for beyond the plain form, and the tensors of that: () for nothing."""
+    if (
+        accuracy == "strict" and out_dtype is torch.float32 and block is None
+        and not any(x is not None and x is not False for x in options)
+    ):  # fmt: skip
+        return ()
+    kinds = [isinstance(x, Tensor) for x in options]
+    sizes = block if block is None or isinstance(block, int) else tuple(block)
+    given = tuple([x for x in options if isinstance(x, Tensor)])
+    return (accuracy, out_dtype, sizes, *kinds, options[-1]), given
 
 
 _Tensors = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]

@@ -1,9 +1,13 @@
-"""Calls of `attend` (kernel.cu) whose form has been seen: one look-up, one launch."""
+"""Calls whose form has been seen: one look-up, then launches with everything but addresses ready.
+
+For the kernels of kernel.cu, kernel_general.cu and kernel_decode.cu, whose work can be shorter than
+the host needs for checks and choices.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,15 +15,48 @@ from torch import Tensor
 from kernelproof.cuda import launches_are_taken
 from kernelproof.cuda_forms import Forms, undisturbed
 from kernelproof.cuda_launch import Bound
+from kernelproof.ops.int8_attention.contract import Form
+
+_Tensors = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+Result = Tensor | tuple[Tensor, Tensor]
+
+
+class _Call(NamedTuple):
+    """Its launches and what they write to."""
+
+    sizes: torch.Size
+    dtype: torch.dtype
+    with_lse: bool
+    scratch: int  # fp32 elements
+    first: Bound
+    merge: Bound | None  # of the parts in the scratch memory
+    per_head: bool  # whether values have scales per head, which `merge` takes
+
+    def run(self, tensors: _Tensors, places: tuple[Tensor, ...]) -> Result:
+        like, v_scale = tensors[3], tensors[5]
+        out = like.new_empty(self.sizes, dtype=self.dtype)
+        writes, address = [out.data_ptr()], 0
+        lse = scratch = None
+        if self.with_lse:
+            lse = like.new_empty(self.sizes[:3])
+            writes.append(lse.data_ptr())
+        ends = [t.data_ptr() for t in places]
+        if self.scratch:
+            scratch = like.new_empty(self.scratch)
+            address = scratch.data_ptr()
+            ends.insert(0, address)
+        self.first(*[t.data_ptr() for t in tensors], *writes, *ends)
+        if self.merge is not None:
+            scales = (v_scale.data_ptr(),) if self.per_head else ()
+            self.merge(address, *scales, *writes)
+        return out if lse is None else (out, lse)
 
 
 class _Seen(NamedTuple):
-    """Calls of one form."""
+    """Calls of one form, by the low bits of the addresses of q, k and v, which choices depend on;
+    None where other kernels make them."""
 
-    sizes: torch.Size
-    # By the low bits of the addresses of q, k and v, which the choice depends on; None where it is
-    # not one launch of `attend`.
-    launches: dict[int, Bound | None]
+    calls: dict[int, _Call | None]
 
 
 _forms: Forms[_Seen] = Forms()
@@ -27,20 +64,25 @@ _forms: Forms[_Seen] = Forms()
 
 def quick(
     q: Tensor, k: Tensor, v: Tensor, q_scale: Tensor, k_scale: Tensor, v_scale: Tensor,
-    causal: bool, scale: float | None,
-) -> Tensor | None:  # fmt: skip
-    """The output where `attend` has made one of this form in one launch; else None."""
+    causal: bool, scale: float | None, options: tuple[Any, ...] = (),
+    places: tuple[Tensor, ...] = (),
+) -> Result | None:  # fmt: skip
+    """The result of a call whose form is known; else None. ``options``: what else distinguishes it,
+    none in the plain form; ``places``: the tensors of `Form.places` that there are."""
     if not undisturbed() or launches_are_taken():
         return None
-    seen = _forms.find((q.shape, k.shape, causal, scale), q, k, v, q_scale, k_scale, v_scale)
+    key = q.shape, k.shape, causal, scale, options
+    seen = _forms.find(key, q, k, v, q_scale, k_scale, v_scale, *places)
     if seen is None:
         return None
     first, second, third = q.data_ptr(), k.data_ptr(), v.data_ptr()
-    launch = seen.launches.get((first | second | third) & 15)
-    if launch is None:
+    call = seen.calls.get(((first | second) & 15) << 4 | third & 15)
+    if call is None:
         return None
-    out = q_scale.new_empty(*seen.sizes)
-    launch(
+    if options or call.scratch:
+        return call.run((q, k, v, q_scale, k_scale, v_scale), places)
+    out = q_scale.new_empty(*call.sizes)
+    call.first(
         first, second, third, q_scale.data_ptr(), k_scale.data_ptr(), v_scale.data_ptr(),
         out.data_ptr(),
     )  # fmt: skip
@@ -48,41 +90,55 @@ def quick(
 
 
 def keep(
-    q: Tensor, k: Tensor, v: Tensor, q_scale: Tensor, k_scale: Tensor, v_scale: Tensor,
-    causal: bool, scale: float | None,
+    tensors: _Tensors, causal: bool, scale: float | None, form: Form, result: Result,
+    options: tuple[Any, ...] = (), places: tuple[Tensor, ...] = (),
 ) -> None:  # fmt: skip
-    """Remember how a call in the plain form is made, after one that went well."""
+    """Remember how a call is made, after one with this result. Arguments as of `quick`."""
     if not undisturbed() or launches_are_taken():
         return
-    tensors = q, k, v, q_scale, k_scale, v_scale
-    key = q.shape, k.shape, causal, scale
-    seen = _forms.find(key, *tensors)
-    odd = (q.data_ptr() | k.data_ptr() | v.data_ptr()) & 15
+    q, k, v = tensors[:3]
+    key = q.shape, k.shape, causal, scale, options
+    seen = _forms.find(key, *tensors, *places)
+    odd = ((q.data_ptr() | k.data_ptr()) & 15) << 4 | v.data_ptr() & 15
     if seen is None:
-        seen = _Seen(q.shape, {})
-        _forms.keep(key, seen, *tensors)
-    if odd not in seen.launches:
+        seen = _Seen({})
+        _forms.keep(key, seen, *tensors, *places)
+    if odd not in seen.calls:
         factor = 1.0 / math.sqrt(max(q.shape[3], 1)) if scale is None else float(scale)
-        seen.launches[odd] = _bound(tensors, bool(causal), factor)
+        seen.calls[odd] = _call(tensors, bool(causal), factor, form, result)
 
 
-def _bound(tensors: tuple[Tensor, ...], causal: bool, scale: float) -> Bound | None:
+def _call(
+    tensors: _Tensors, causal: bool, scale: float, form: Form, result: Result
+) -> _Call | None:
     from kernelproof.ops.int8_attention import cuda, cuda_general, cuda_wgmma
-    from kernelproof.ops.int8_attention.contract import PLAIN
 
-    q, k, v, *scales = tensors
-    per_head = all(s.dim() == 1 and s.is_contiguous() for s in scales)
-    if q.numel() == 0 or k.numel() == 0 or v.dtype != torch.int8 or not per_head:
+    q, k, v_scale = tensors[0], tensors[1], tensors[5]
+    out, lse = result if isinstance(result, tuple) else (result, None)
+    known = all(t is None or t.is_contiguous() for t in form.places)
+    if 0 in q.shape or 0 in k.shape or q.shape[0] > cuda.GRID_LIMIT or not known:
         return None
     index = q.get_device()
     many = cuda.processors(index)
-    if q.shape[0] > cuda.GRID_LIMIT or not cuda_wgmma.why_not(tensors, PLAIN, many):
+    if not cuda_wgmma.why_not(tensors, form, many):
         return None
-    plan = cuda.plan_of((q, k, v), causal, scale, many)
-    if plan is None or plan.blocks:
+    plan = cuda.dense_plan(tensors, causal, scale, form, many)
+    extra, scratch = None, 0
+    if plan is not None:
+        if not all(s.is_contiguous() for s in tensors[3:]):
+            return None  # their copies lie elsewhere in every call
+        steps = [cuda.dense_step(tensors, out, lse, plan)]
+    else:
+        general = cuda_general.plan_of(tensors, form, many)
+        if general.tiles == 0:
+            return None
+        scratch = cuda_general.scratch_floats(q.shape, general, form.out_dtype)
+        extra = out.new_empty(scratch, dtype=torch.float32) if scratch else None
+        steps = cuda_general.steps(tensors, causal, scale, form, out, lse, extra, general)
+    launches = [step.kernel.bound(index, step.args, step.how) for step in steps]
+    if launches[0] is None:
         return None
-    how = (
-        plan.grid, plan.block, plan.shared, None, cuda_general.launches_overlap(index), False, True
+    return _Call(
+        q.shape, out.dtype, lse is not None, scratch, launches[0],
+        launches[1] if len(launches) > 1 else None, v_scale.dim() == 1,
     )  # fmt: skip
-    # The output is a tensor as any other here.
-    return plan.kernel.bound(index, (*tensors, scales[0], *plan.tail), how)
