@@ -118,8 +118,7 @@ def _call(
     known = all(t is None or t.is_contiguous() for t in form.places)
     if 0 in q.shape or 0 in k.shape or q.shape[0] > cuda.GRID_LIMIT or not known:
         return None
-    index = q.get_device()
-    many = cuda.processors(index)
+    many = cuda.processors(q.device.index)
     if not cuda_wgmma.why_not(tensors, form, many):
         return None
     plan = cuda.dense_plan(tensors, causal, scale, form, many)
@@ -135,7 +134,7 @@ def _call(
         scratch = cuda_general.scratch_floats(q.shape, general, form.out_dtype)
         extra = out.new_empty(scratch, dtype=torch.float32) if scratch else None
         steps = cuda_general.steps(tensors, causal, scale, form, out, lse, extra, general)
-    launches = [step.kernel.bound(index, step.args, step.how) for step in steps]
+    launches = [step.kernel.bound(q.get_device(), step.args, step.how) for step in steps]
     if launches[0] is None:
         return None
     return _Call(
