@@ -29,7 +29,9 @@ class Loaded:
         self.device = device
         self.layout = [(int(info.offset), int(info.size)) for info in kernel.arguments_info]
         self.packers: dict[tuple[type, ...], Packer] = {}
-        self.configs: dict[tuple[Any, ...], Any] = {}
+        # Addresses of configurations, and what they are the addresses of.
+        self.configs: dict[tuple[Any, ...], int] = {}
+        self.kept: list[Any] = []
         # The arguments as they lie in the driver's parameter buffer, and the addresses of each.
         length = max((offset + size for offset, size in self.layout), default=1)
         self.memory = ctypes.create_string_buffer(length)
@@ -52,7 +54,7 @@ class Loaded:
             config = self.configs[key] = self.config(how, key[-1])
         with self.lock:  # the memory of the arguments is one for all threads
             packer.pack(self.memory, args)
-            status = self.start(config.getPtr(), self.function, self.parameters, None)
+            status = self.start(config, self.function, self.parameters, None)
         if status:
             self.failed(status)
 
@@ -60,8 +62,8 @@ class Loaded:
         result = self.driver.CUresult(status)
         raise RuntimeError(f"CUDA error at the launch of {self.name}: {result!r}")
 
-    def config(self, how: tuple[Any, ...], stream: int) -> Any:
-        """The driver's form of ``how``, as of `launch`, on a stream."""
+    def config(self, how: tuple[Any, ...], stream: int) -> int:
+        """Address of the driver's form of ``how``, as of `launch`, on a stream."""
         grid, block, shared, cluster, programmatic, cooperative, opt_in = how
         blocks, threads = triple(grid), triple(block)
         launching.check(self.name, blocks, threads, shared, opt_in)
@@ -93,7 +95,8 @@ class Loaded:
         config.sharedMemBytes = shared
         config.hStream = self.driver.CUstream(stream)
         config.attrs, config.numAttrs = attributes, len(attributes)
-        return config
+        self.kept.append(config)
+        return int(config.getPtr())
 
 
 @functools.cache
@@ -139,7 +142,6 @@ class Bound:
         self.parameters = ctypes.addressof(self.addresses)
         self.pack = self.form.pack_into
         self.configs: dict[int, int] = {}  # by stream
-        self.kept: list[Any] = []
         self.lock = threading.Lock()
 
     def __call__(self, *values: int | bytes) -> None:
@@ -154,9 +156,7 @@ class Bound:
         stream = self.current_stream(self.device)
         config = self.configs.get(stream)
         if config is None:
-            made = self.loaded.config(self.how, stream)
-            self.kept.append(made)
-            config = self.configs[stream] = int(made.getPtr())
+            config = self.configs[stream] = self.loaded.config(self.how, stream)
         with self.lock:  # the memory of the arguments is one for all threads
             self.pack(self.memory, 0, *values)
             status = self.start(config, self.function, self.parameters, None)
