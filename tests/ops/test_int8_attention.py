@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from kernelproof.cuda_forms import Forms
 from kernelproof.ops.int8_attention import (
     contract,
     cpu,
@@ -482,8 +483,11 @@ def test_gpu_graph_and_stream() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("layout", [lambda inputs: inputs, fused], ids=["dense", "fused"])
-def test_gpu_calls_of_a_seen_form(layout: Callable[[Inputs], Inputs]) -> None:
+def test_gpu_calls_of_a_seen_form(
+    layout: Callable[[Inputs], Inputs], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The quick way gives the same bits, is not taken for other forms, and errors stay errors."""
+    monkeypatch.setattr(cuda_quick, "_forms", Forms())
     inputs = layout(on_gpu(make(seed=1)[0]))
     expected = int8_attention(*inputs)
     assert cuda_quick.quick(*inputs, True, None) is not None

@@ -407,7 +407,7 @@ from kernelproof.ops.int8_attention.reference import attend
 import torch
 
 def rounded(weights):
-    largest = weights.amax(-1, keepdim=True)
+    largest = weights.amax(-1, keepdim=True) * {factor}
     return (weights / largest).to({dtype}).to(weights.dtype) * largest
 
 class ModelNew(ProblemModel):
@@ -417,18 +417,20 @@ class ModelNew(ProblemModel):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "case", "status"),
+    ("dtype", "factor", "case", "status"),
     [
-        ("torch.half", "high", "pass"),
-        ("torch.bfloat16", "high", "wrong"),
-        ("torch.half", "default", "wrong"),  # where "strict" is asked for
+        ("torch.half", 1.0, "high", "pass"),
+        # The largest weight, which counts for most, is rounded too.
+        ("torch.half", 1.37, "high", "pass"),
+        ("torch.bfloat16", 1.0, "fast", "wrong"),
+        ("torch.half", 1.0, "default", "wrong"),  # where "strict" is asked for
     ],
 )
 def test_the_verdict_tells_the_tiers_apart(
-    dtype: str, case: str, status: str, tmp_path: Path
+    dtype: str, factor: float, case: str, status: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "candidate.py"
-    path.write_text(CANDIDATE.format(dtype=dtype))
+    path.write_text(CANDIDATE.format(dtype=dtype, factor=factor))
     options = Options(device="cpu", level="quick", seeds=3, seed=5, cases=(case,))
     record = judge("int8_attention_forms", path, options=options)
     assert record.verdict.status == status, record.verdict
