@@ -14,6 +14,7 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
+from kernelproof.cuda_forms import undisturbed
 from kernelproof.errors import UnsupportedError
 from kernelproof.ops.int8_attention import contract, cuda_quick
 from kernelproof.ops.int8_attention.contract import PLAIN, Form
@@ -121,13 +122,20 @@ def int8_attention(
         RuntimeError: a tensor requires a gradient and the implementation is a kernel.
         UnsupportedError: no C++ compiler, no NVRTC, or ``impl="triton"``, which does not exist.
     """
-    quickly = not torch.compiler.is_compiling() and q.is_cuda and (impl is None or impl == "cuda")
+    quickly = undisturbed() and q.is_cuda and (impl is None or impl == "cuda")
     given_scale = scale
     more: _More = ()
     if quickly:
-        more = _beyond_plain(
-            accuracy, out_dtype, block, cu_seqlens_q, cu_seqlens_k, kv_lens, block_table, return_lse
-        )
+        plain = (
+            accuracy == "strict" and out_dtype is torch.float32 and block is None
+            and cu_seqlens_q is None and cu_seqlens_k is None and kv_lens is None
+            and block_table is None and not return_lse
+        )  # fmt: skip
+        if not plain:
+            more = _beyond_plain(
+                accuracy, out_dtype, block, return_lse, cu_seqlens_q, cu_seqlens_k, kv_lens,
+                block_table,
+            )  # fmt: skip
         done = cuda_quick.quick(q, k, v, q_scale, k_scale, v_scale, causal, scale, *more)
         if done is not None:
             return done
@@ -167,18 +175,13 @@ def int8_attention(
 
 def _beyond_plain(
     accuracy: str, out_dtype: torch.dtype, block: int | tuple[int, int, int] | None,
-    *options: Tensor | bool | None,
+    return_lse: bool, *places: Tensor | None,
 ) -> _More:  # fmt: skip
-    """What a call asks for beyond the plain form, and the tensors of that: () for nothing."""
-    if (
-        accuracy == "strict" and out_dtype is torch.float32 and block is None
-        and not any(x is not None and x is not False for x in options)
-    ):  # fmt: skip
-        return ()
-    kinds = [isinstance(x, Tensor) for x in options]
+    """What a call asks for beyond the plain form, as a key, and the tensors of that."""
     sizes = block if block is None or isinstance(block, int) else tuple(block)
-    given = tuple([x for x in options if isinstance(x, Tensor)])
-    return (accuracy, out_dtype, sizes, *kinds, options[-1]), given
+    kinds = tuple([x is None for x in places])
+    given = tuple([x for x in places if x is not None])
+    return (accuracy, out_dtype, sizes, return_lse, kinds), given
 
 
 _Tensors = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from kernelproof.cuda import Kernel
+from kernelproof.cuda_forms import undisturbed
 from kernelproof.ops.int8_attention import cuda_general, cuda_quick, cuda_wgmma
 from kernelproof.ops.int8_attention.contract import (
     OUT_DTYPES,
@@ -56,9 +57,10 @@ def launch(
 ) -> Tensor:
     """`int8_attention` on CUDA tensors with no form asked for, on the current stream; arguments and
     errors as there."""
-    done = cuda_quick.quick(q, k, v, q_scale, k_scale, v_scale, causal, scale)
-    if isinstance(done, Tensor):
-        return done
+    if undisturbed():
+        done = cuda_quick.quick(q, k, v, q_scale, k_scale, v_scale, causal, scale)
+        if isinstance(done, Tensor):
+            return done
     if not (v.dtype == torch.int8 and q_scale.dim() == k_scale.dim() == v_scale.dim() == 1):
         return launch_form(q, k, v, q_scale, k_scale, v_scale, causal, scale, PLAIN)[0]
     check(q, k, v, q_scale, k_scale, v_scale)

@@ -67,17 +67,18 @@ def quick(
     causal: bool, scale: float | None, options: tuple[Any, ...] = (),
     places: tuple[Tensor, ...] = (),
 ) -> Result | None:  # fmt: skip
-    """The result of a call whose form is known; else None. ``options``: what else distinguishes it,
-    none in the plain form; ``places``: the tensors of `Form.places` that there are."""
-    if not undisturbed() or launches_are_taken():
-        return None
+    """The result of a call whose form is known; else None. Where `undisturbed` only.
+
+    ``options``: what else distinguishes it, none in the plain form; ``places``: the tensors of
+    `Form.places` that there are.
+    """
     key = q.shape, k.shape, causal, scale, options
     seen = _forms.find(key, q, k, v, q_scale, k_scale, v_scale, *places)
     if seen is None:
         return None
     first, second, third = q.data_ptr(), k.data_ptr(), v.data_ptr()
     call = seen.calls.get(((first | second) & 15) << 4 | third & 15)
-    if call is None:
+    if call is None or launches_are_taken():
         return None
     if options or call.scratch:
         return call.run((q, k, v, q_scale, k_scale, v_scale), places)
