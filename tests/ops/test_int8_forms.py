@@ -314,7 +314,7 @@ def test_cuda_blocks_emulated(strict: bool, dim: int) -> None:
         torch.nn.functional.pad(t, (0, 16), value=111)[..., :dim] for t in inputs[:3]
     ] + inputs[3:]
     form = Form(strict, torch.float32 if strict else torch.bfloat16, with_lse=True)
-    chosen = cuda.blocks_plan(tuple(spaced), True, dim**-0.5, form, 108)
+    chosen = cuda.dense_plan(tuple(spaced), True, dim**-0.5, form, 108)
     assert chosen is not None and chosen.kernel.name.startswith("attend_blocks")
     assert chosen.kernel.name.endswith("true>") == (dim != 32)
     got = emulated(lambda: cuda.launch_form(*spaced, True, dim**-0.5, form))

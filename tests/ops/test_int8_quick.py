@@ -70,6 +70,7 @@ def bound(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Bound]]:
     ("sizes", "form", "kernel", "launches"),
     [
         (dict(scales="head"), PLAIN, "attend<", 1),
+        (dict(scales="head"), Form(False), "attend<", 1),
         (dict(), PLAIN, "attend_general", 1),
         (dict(scales="head"), Form(False, with_lse=True), "attend_general", 1),
         (

@@ -133,7 +133,7 @@ def _launch_form(
     if not cuda_wgmma.why_not(tensors, form, many):
         cuda_wgmma.run(tensors, causal, scale, form, out, lse, many)
         return
-    plan = blocks_plan(tensors, causal, scale, form, many)
+    plan = dense_plan(tensors, causal, scale, form, many)
     if plan is None:
         cuda_general.run(tensors, causal, scale, form, out, lse, many)
         return
@@ -154,23 +154,17 @@ def _make(step: Step) -> None:
     step.kernel.again(step.args[0].get_device(), step.args, step.how)
 
 
-def blocks_plan(
-    tensors: tuple[Tensor, ...], causal: bool, scale: float, form: Form, multiprocessors: int
-) -> Plan | None:
-    """The launch of `attend_blocks` where it takes ``form`` and fills the GPU, else None."""
-    if not is_dense(tensors, form) or tensors[0].shape[0] > GRID_LIMIT:
-        return None
-    plan = plan_of(tensors[:3], causal, scale, multiprocessors, form.strict)
-    return plan if plan is not None and plan.blocks else None
-
-
 def dense_plan(
     tensors: tuple[Tensor, ...], causal: bool, scale: float, form: Form, multiprocessors: int
 ) -> Plan | None:
     """The launch of a kernel of kernel.cu where one of them is the choice, else None."""
-    if form == PLAIN._replace(block=form.block) and is_dense(tensors, form):
-        return plan_of(tensors[:3], causal, scale, multiprocessors)
-    return blocks_plan(tensors, causal, scale, form, multiprocessors)
+    if not is_dense(tensors, form) or tensors[0].shape[0] > GRID_LIMIT:
+        return None
+    plan = plan_of(tensors[:3], causal, scale, multiprocessors, form.strict)
+    # `attend` writes fp32 and no lse. It computes every accuracy as "strict", faster than
+    # `attend_general` any.
+    plain = form.out_dtype == torch.float32 and not form.with_lse
+    return plan if plan is not None and (plan.blocks or plain) else None
 
 
 def explanation(tensors: tuple[Tensor, ...], causal: bool, scale: float, form: Form) -> list[str]:
@@ -183,12 +177,15 @@ def explanation(tensors: tuple[Tensor, ...], causal: bool, scale: float, form: F
     if not why_not:
         return cuda_wgmma.explanation(tensors, form, many)
     passed = f"not attend_wgmma: {why_not}"
-    plan = dense_plan(tensors, causal, scale, form, many)
+    if form == PLAIN._replace(block=form.block) and is_dense(tensors, form):
+        plan = plan_of(tensors[:3], causal, scale, many)  # parts of any batch
+    else:
+        plan = dense_plan(tensors, causal, scale, form, many)
     if plan is not None:
         return [
             f"CUDA kernel {plan.kernel.name}, for dense tensors with scales per head and int8 "
             f"values: grid {plan.grid}, {plan.block} threads, {plan.shared} bytes of shared memory",
-            f"probabilities as {cuda_general.PRECISION[form.strict]}",
+            f"probabilities as {cuda_general.PRECISION[form.strict or not plan.blocks]}",
             passed,
         ]
     return [*cuda_general.explanation(tensors, form, many), passed]
