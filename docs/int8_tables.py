@@ -138,7 +138,7 @@ def proofs() -> str:
     """Runs of the proofs by accuracy, and the largest error in units of an honest one."""
     found = json.loads((ROOT / "results" / "int8_attention-proofs.json").read_text())
     lines = [
-        "| problem | accuracy | on | cases | runs that pass | largest error / honest error | limit |",
+        "| problem | accuracy | on | cases | runs that pass | error / honest error | limit |",
         "|---|---|---|---|---|---|---|",
     ]
     for row in found:
