@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -524,6 +525,25 @@ def test_gpu_calls_of_a_seen_form(
     with Mode():
         int8_attention(*inputs)
     assert any("int8_attention" in name for name in seen)
+
+
+@pytest.mark.gpu
+def test_gpu_from_another_thread() -> None:
+    """Threads have no CUDA context of their own until something makes one current."""
+    inputs = on_gpu(make(seed=1)[0])
+    others = on_gpu(make(seed=1, seq=33)[0])
+    expected = int8_attention(*inputs)
+    found: dict[str, Tensor] = {}
+
+    def call() -> None:
+        found["seen"] = int8_attention(*inputs)
+        found["new"] = int8_attention(*others)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+    assert torch.equal(found["seen"], expected)
+    assert_close(found["new"], others)
 
 
 @pytest.mark.gpu
