@@ -36,15 +36,16 @@ def instructions(text: str) -> tuple[list[Instruction], list[tuple[int, int]]]:
 
 
 def main_loop(text: str) -> list[Instruction]:
-    """The smallest loop with both products, in the order of addresses."""
+    """The smallest loop with both products and a tile's exponentials, in the order of addresses."""
     found, loops = instructions(text)
     bodies = [[i for i in found if first <= i[0] <= last] for first, last in loops]
     both = [
         body for body in bodies
         if any(op.startswith("IGMMA") for _, op, _ in body)
         and any(op.startswith("HGMMA") for _, op, _ in body)
+        and sum(op.startswith("MUFU.EX2") for _, op, _ in body) >= 16
     ]  # fmt: skip
-    assert both, "no loop has both products"
+    assert both, "no loop has both products and exponentials"
     return min(both, key=len)
 
 
@@ -92,12 +93,24 @@ def _loaded_next(after: list[Instruction], register: int) -> bool:
     return False
 
 
-def exponentials_beside_the_product(loop: list[Instruction]) -> int:
-    """Exponentials between the wait for the scores and the wait for the product with values."""
-    count, between = 0, False
+def exponentials_beside_the_product(loop: list[Instruction]) -> list[int]:
+    """Exponentials between each wait for scores and the wait for the product with values."""
+    counts: list[int] = []
+    between = False
     for _, op, rest in loop:
         if op.startswith("WARPGROUP.DEPBAR"):
             between = rest.strip().endswith("0x1")
+            counts += [0] * between
         elif between and op.startswith("MUFU.EX2"):
-            count += 1
-    return count
+            counts[-1] += 1
+    return counts
+
+
+def longest_row_of_exponentials(loop: list[Instruction]) -> int:
+    """How many exponentials follow one another with nothing between: while they do, nothing else of
+    the warp runs."""
+    longest = here = 0
+    for _, op, _ in loop:
+        here = here + 1 if op.startswith("MUFU.EX2") else 0
+        longest = max(longest, here)
+    return longest

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kernelproof.cuda import Kernel
-from kernelproof.ops.int8_attention.contract import OUT_DTYPES, Form
+from kernelproof.ops.int8_attention.contract import OUT_DTYPES, PLAIN, Form
 from kernelproof.ops.int8_attention.cuda_general import PRECISION
 from kernelproof.tensor_map import TensorMap
 
@@ -19,8 +19,13 @@ LOG2_E = 1.4426950408889634
 
 _ROWS, _THREADS = 128, 384  # of a block, as in the source
 _PREPARE_THREADS = 128
+_SLICE, _WIDEN_WARPS = 64, 8  # tokens that a warp of `widen_values` converts, warps of a block
 # Fewer queries of a sequence leave most of a tile of rows empty.
 _LEAST_QUERIES = 64
+# Where the other kernels are as fast (attempts_prefill.md): keys, beside `attend_blocks`; batch *
+# heads * queries * keys * D, beside `attend`; tiles of rows * D for each multiprocessor, beside
+# `attend_general`.
+_LEAST_KEYS, _LEAST_WORK, _LEAST_COLUMNS = 384, 2**28, 60
 _INT_LIMIT = 2**30
 # Keys and values of the heads that are worked on at a time: half of the L2 cache of an H200.
 _GATHERED_BYTES = 25 << 20
@@ -38,7 +43,7 @@ class Instance(NamedTuple):
 
 # By width and whether "strict"; the fastest on an H200 of those in attempts.md.
 _INSTANCES = {
-    (64, False): Instance(192, 3, 3, False, True),
+    (64, False): Instance(160, 3, 3, False, False),
     (64, True): Instance(128, 3, 3, False, False),
     (80, False): Instance(128, 3, 3, False, False),
     (80, True): Instance(96, 3, 3, False, False),
@@ -75,17 +80,35 @@ def kernel(name: str) -> Kernel:
 
 def why_not(tensors: tuple[Tensor, ...], form: Form, multiprocessors: int) -> str:
     """Why another kernel is the choice, in words; empty where it is `attend_wgmma`."""
-    q, k = tensors[:2]
-    cu = form.cu_seqlens_q
-    sequences = q.shape[0] if cu is None else cu.shape[0] - 1
-    total = q.shape[0] * q.shape[1]
-    if total < _LEAST_QUERIES * sequences:
-        return f"fewer than {_LEAST_QUERIES} queries in a sequence"
-    if (total // _ROWS + sequences) * q.shape[2] < multiprocessors:
-        return f"tiles of {_ROWS} queries would not fill the GPU"
-    if not k.numel():
+    if not tensors[1].numel():
         return "there are no keys"
-    return unfit(tensors, form)
+    return slower(tensors, form, multiprocessors) or unfit(tensors, form)
+
+
+def slower(tensors: tuple[Tensor, ...], form: Form, multiprocessors: int) -> str:
+    """Why another kernel is faster, in words; empty where it is not. Where calls of the same time
+    are, as measured on an H200, depends on the kernel that would be used instead."""
+    q, k, v = tensors[:3]
+    batch, q_len, heads, dim = q.shape
+    kv_len, cu = k.shape[1], form.cu_seqlens_q
+    sequences = batch if cu is None else cu.shape[0] - 1
+    if batch * q_len < _LEAST_QUERIES * sequences:
+        return f"fewer than {_LEAST_QUERIES} queries in a sequence"
+    tiles = batch * -(-q_len // _ROWS) * heads
+    if cu is not None:
+        tiles = (q_len // _ROWS + sequences) * heads
+    elif form.kv_lens is None and v.dtype == torch.int8 and not _per_token(tensors):
+        if kv_len > _ROWS and batch * -(-q_len // 64) * heads >= multiprocessors:
+            few = kv_len < _LEAST_KEYS
+            return (
+                f"fewer than {_LEAST_KEYS} keys, for which attend_blocks is faster" if few else ""
+            )
+        if form == PLAIN:
+            few = batch * heads * q_len * kv_len * dim < _LEAST_WORK
+            return "so few queries and keys that attend is faster" if few else ""
+    if tiles * dim < _LEAST_COLUMNS * multiprocessors:
+        return f"tiles of {_ROWS} queries would leave most of the GPU idle"
+    return ""
 
 
 def explanation(tensors: tuple[Tensor, ...], form: Form, multiprocessors: int) -> list[str]:
@@ -163,16 +186,30 @@ def run(
     halves = torch.empty((batch, kv_heads, tokens, dim), dtype=torch.float16, device=v.device)
     places = sequences * kv_heads
     work = torch.empty(
-        2 + 2 * batch * kv_heads + places * (1 + (3 * dim if special else 0)),
+        1 + batch * kv_heads + places * (1 + (3 * dim if special else 0)),
         dtype=torch.int32, device=v.device,
     )  # fmt: skip
     scaled = int(v_scale.dim() == 3)
     scales = tuple(t if t.dim() == 3 else t.contiguous() for t in (q_scale, k_scale, v_scale))
     strides = tuple(n for t in scales for n in _scale_strides(t))
     blocks = form.block or (1, 1, 1)
-    kernel("prepare_wgmma")(
-        work, v_scale, int(special), scaled, kv_heads, tokens, dim, batch, sequences, *strides[6:],
-        blocks[2], grid=max(batch * kv_heads, places), block=_PREPARE_THREADS,
+    wide = (v, halves, work, scaled, *v.stride()[:3])
+    ends = tuple(
+        None if t is None else t.contiguous()
+        for t in (form.cu_seqlens_q, form.cu_seqlens_k, form.kv_lens)
+    )
+    half = v.dtype == torch.float16
+    token_scales = _per_token(tensors)
+    if half or token_scales:
+        kernel("prepare_wgmma")(
+            work, v_scale, int(special), scaled, kv_heads, tokens, dim, batch, sequences,
+            *strides[6:], blocks[2], grid=max(batch * kv_heads, places), block=_PREPARE_THREADS,
+        )  # fmt: skip
+    flags = f"{str(token_scales).lower()}, {str(half).lower()}"
+    slices = batch * kv_heads * -(-tokens // _SLICE)
+    kernel(f"widen_values<{flags}>")(
+        scales[2], ends[1], sequences, tokens, kv_heads, dim, batch, *wide, *strides[6:], blocks[2],
+        grid=-(-slices // _WIDEN_WARPS), block=32 * _WIDEN_WARPS,
     )  # fmt: skip
     instance, row = plan.instance, plan.row
     maps = (
@@ -180,15 +217,16 @@ def run(
         _map(k, (row, 1, instance.keys, 1), row),
         _map(halves.transpose(1, 2), (64, 1, instance.keys, 1), 128),
     )
-    ends = (
-        None if t is None else t.contiguous()
-        for t in (form.cu_seqlens_q, form.cu_seqlens_k, form.kv_lens)
-    )
     plan.kernel(
         *maps, *scales, out, lse, *ends, *plan.tail, int(causal),
-        OUT_DTYPES.index(form.out_dtype), scale * LOG2_E, v, halves, work, scaled, *v.stride()[:3],
-        *strides, *blocks, grid=plan.grid, block=_THREADS, shared=plan.shared,
+        OUT_DTYPES.index(form.out_dtype), scale * LOG2_E, *wide, *strides, *blocks,
+        grid=plan.grid, block=_THREADS, shared=plan.shared, programmatic=True,
     )  # fmt: skip
+
+
+def _per_token(tensors: tuple[Tensor, ...]) -> bool:
+    """Whether any of the scales is per token or block of tokens."""
+    return any(t.dim() == 3 for t in tensors[3:6])
 
 
 def _scale_strides(scale: Tensor) -> tuple[int, ...]:
@@ -207,7 +245,7 @@ def _map(x: Tensor, box: tuple[int, ...], swizzle: int) -> TensorMap:
 def plan_of(tensors: tuple[Tensor, ...], form: Form, multiprocessors: int) -> Plan:
     q, k, v = tensors[:3]
     cu = form.cu_seqlens_q
-    tokens = any(t.dim() == 3 for t in tensors[3:6])
+    tokens = _per_token(tensors)
     return _plan_for(
         q.shape, k.shape, form.strict, tokens, v.dtype == torch.float16,
         0 if cu is None else cu.shape[0], multiprocessors,

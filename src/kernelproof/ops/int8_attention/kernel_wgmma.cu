@@ -58,10 +58,11 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
     const int role = uniform(threadIdx.x >> 7);
     if (threadIdx.x == 0) {
         barrier_init(q_full, 1);
-        barrier_init(q_empty, TOKENS ? 9 : 8);
+        // Tensor copies are announced once. What lanes read themselves, each gives back itself.
+        barrier_init(q_empty, TOKENS ? 288 : 256);
         for (int i = 0; i < K_STAGES; i++) {
             barrier_init(k_full + 8 * i, TOKENS ? 33 : 1);
-            barrier_init(k_empty + 8 * i, 8);
+            barrier_init(k_empty + 8 * i, TOKENS ? 256 : 8);
         }
         for (int i = 0; i < V_STAGES; i++) {
             barrier_init(v_full + 8 * i, 1);
@@ -73,15 +74,14 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
 
     const int kv_heads = heads / group, slices = (kv_len + SLICE - 1) / SLICE;
     using V = Values<HALF, TOKENS>;
-    constexpr int AT_ONCE = V::SPECIAL ? 1 : 4;
     const V all = {
         values, halves, v_scale, cu_k, work, values_scaled, kv_heads, kv_len, dim, slices,
         batches * kv_heads, sequences, v_batch, v_token, v_head, vs_batch, vs_block, vs_head, v_block};
-    const int slice_count = slices * all.columns;
     if (role == 0) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
         if (threadIdx.x == 0) {
             const Order order = {cu_q, cu_k, kv_lens, sequences, q_len, kv_len, heads, slots, gather, causal};
+            wait_for_previous_kernel();  // of what it writes all is reached through this thread's copies
             int k_stage = 0, k_parity = 1, v_stage = 0, v_parity = 1, q_parity = 1;
             int tile = blockIdx.x, number = 0;
 #pragma unroll 1
@@ -94,6 +94,11 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
                     if (job.first < job.rows) break;
                     job.valid = 0;
                     tile = static_cast<int>(gridDim.x) + atomicAdd(work, 1);
+                }
+                if (!TOKENS && job.valid) {
+                    const int head = job.head / group;
+                    job.factor = factor * __ldg(q_scale + job.head) * __ldg(k_scale + head);
+                    job.value_scale = __ldg(v_scale + head);
                 }
                 barrier_wait(q_empty, q_parity);
                 q_parity ^= 1;
@@ -109,7 +114,6 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
                     load_box(q_at + i * BM * 128, &q_map, 128 * i, job.head, job.q_first + job.first,
                              job.batch, q_full);
                 const int head = job.head / group;
-                wait_for_slices(all, job.batch * kv_heads + head);
 #pragma unroll 1
                 for (int n = key_tiles<BN>(job, causal) - 1; n >= 0; n--) {
                     const int token = job.k_first + n * BN;
@@ -138,8 +142,7 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
                 q_parity ^= 1;
                 const Job job = jobs[number % JOBS];
                 if (!job.valid) break;
-                __syncwarp();
-                if (lane == 0) barrier_arrive(q_empty);
+                barrier_arrive(q_empty);
                 const int head = job.head / group;
 #pragma unroll 1
                 for (int n = key_tiles<BN>(job, causal) - 1; n >= 0; n--) {
@@ -156,32 +159,22 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
                     if (++k_stage == K_STAGES) k_stage = 0, k_parity ^= 1;
                 }
             }
-        } else if (threadIdx.x >= 32) {
-            const int lane = threadIdx.x & 31;
-#pragma unroll 1
-            while (true) {
-                const int slice = take_slice(all, lane);
-                if (slice >= slice_count) break;
-                widen_slice<AT_ONCE>(all, slice, lane);
-            }
         }
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
-        for (int early = slices * (gather / group);;) {
-            const int slice = take_slice(all, threadIdx.x & 31);
-            if (slice < slice_count) widen_slice<AT_ONCE>(all, slice, threadIdx.x & 31);
-            if (slice >= min(early, slice_count)) break;
-        }
         const int own = role - 1, lane = threadIdx.x & 31, warp = uniform(threadIdx.x >> 5) & 3;
         const int g = lane >> 2, t = lane & 3;
         const float offset = STRICT ? 4.0f : 0.0f;  // low halves stay out of fp16's subnormals
         int k_stage = 0, k_parity = 0, v_stage = 0, v_parity = 0, q_parity = 0;
-        u32 s[BN / 2], high[BN / 4], low[STRICT ? BN / 4 : 1];
+        // PAIRED: while the probabilities of a tile are multiplied, those of the next are packed.
+        constexpr bool PAIRED = !STRICT && D <= 128;
+        u32 s[BN / 2], high[BN / 4], other[PAIRED ? BN / 4 : 1], low[STRICT ? BN / 4 : 1];
         float o[L::PARTS][L::WIDE / 2];
         float fresh[STRICT ? L::PARTS : 1][STRICT ? L::WIDE / 2 : 1];
         u32 query[Q_SHARED ? 1 : L::DEPTH][4];
         const u32 scales_at = shared_offset(scales);
         Rows<TOKENS> rows;
+        float late = 0.0f;  // a sum of probabilities, when most of a tile are there
         // Of the tile of rows that is worked on: its number, tiles of keys that are left, and from
         // which on some row does not see all.
         int number = -1, n = 0, whole = 0;
@@ -199,7 +192,8 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
             if (lane == 0) barrier_arrive(barrier);
         };
         auto release_keys = [&]() {
-            release(k_empty + 8 * k_stage);
+            if (TOKENS) barrier_arrive(k_empty + 8 * k_stage);
+            else release(k_empty + 8 * k_stage);
             if (++k_stage == K_STAGES) k_stage = 0, k_parity ^= 1;
         };
         auto release_values = [&]() {
@@ -225,7 +219,7 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
             product_commit();
         };
         // Into the running sums, from zero where `first`; STRICT: always from zero, aside.
-        auto multiply_values = [&](u32 values_at, bool first) {
+        auto multiply_values = [&](u32 (&high)[BN / 4], u32 values_at, bool first) {
             const u64 values = matrix_at(values_at, 128, BN * 128);
             pin(high);
             if constexpr (STRICT) {
@@ -270,7 +264,7 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
             pin(s);
             if (!TOKENS) release_keys();  // else with the scales
             n--;
-            if (Q_SHARED && n == 0) release(q_empty);
+            if (Q_SHARED && n == 0) barrier_arrive(q_empty);
         };
         // The next tile of rows: false where there is none. Queries into registers.
         auto take_job = [&]() {
@@ -286,7 +280,7 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
                     at ^= at >> 3 & (L::ROW == 128 ? 0x70 : 0x30);
                     load_matrices(query[i], q_at + at);
                 }
-                release(q_empty);
+                barrier_arrive(q_empty);
             }
             const int first = job.first + own * 64, late = job.keys - job.rows;
             if constexpr (TOKENS) {
@@ -300,9 +294,8 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
                     rows.sign[r] = c < 0.0f ? -1.0f : 1.0f;
                 }
             } else {
-                const float c = factor * q_scale[job.head] * k_scale[job.head / group];
-                rows.factor[0] = bounded(c);
-                rows.flip = c < 0.0f;
+                rows.factor[0] = bounded(job.factor);
+                rows.flip = job.factor < 0.0f;
                 rows.steep = rows.factor[0] > STEEP;
             }
 #pragma unroll
@@ -315,7 +308,8 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
             n = uniform(key_tiles<BN>(job, causal));
             return true;
         };
-        auto softmax = [&](bool middle) {
+        // Scores become probabilities, if PAIRED packed to `high`, with which scores start anew.
+        auto softmax = [&](u32 (&high)[BN / 4], bool middle) {
             rows.moved = false;
             rows.alpha[0] = rows.alpha[1] = 1.0f;
             const u32 here = scales_at + k_stage * (BN * 8) + 16 * t;
@@ -346,20 +340,36 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
                 wait_values();
                 pass_turn();
             }
+            auto take = [&](int j, float x, float y, float sum) {
+                if (j == BN / 4 - 8) late = sum;
+                if constexpr (PAIRED && TOKENS) {  // no registers to spare
+                    high[j] = as_bits(__floats2half2_rn(x, y));
+                    s[2 * j] = s[2 * j + 1] = MAGIC;
+                    return __uint_as_float(high[j]);
+                } else if constexpr (PAIRED) {
+                    high[j] = as_bits(__floats2half2_rn(x, y));
+                    s[2 * j] = start_score(__uint_as_float(high[j]));
+                    s[2 * j + 1] = start_score(__uint_as_float(s[2 * j]));
+                    return __uint_as_float(s[2 * j + 1]);
+                } else {
+                    s[2 * j] = __float_as_uint(x);
+                    s[2 * j + 1] = __float_as_uint(y);
+                    return sum;
+                }
+            };
             if constexpr (TOKENS) {
-                exponentials<STRICT>(s, rows, here, offset);
+                exponentials<STRICT>(s, rows, here, offset, take);
                 release_keys();
             } else {
-                exponentials(s, rows, offset);
+                exponentials(s, rows, offset, take);
             }
         };
-        auto write = [&]() {
-            const Job& job = jobs[number % JOBS];
+        auto write = [&](const Rows<TOKENS>& rows, const Job& job) {
             const int row = job.first + own * 64 + warp * 16 + g;
             const int head = job.head / group;
-            const float last_scale = TOKENS && values_scaled
-                ? value_unit(__ldcg(all.exponent() + job.batch * kv_heads + head))
-                : v_scale[head * (TOKENS ? vs_head : 1)];
+            const float last_scale = !TOKENS       ? job.value_scale
+                                     : values_scaled ? value_unit(__ldcg(all.exponent() + job.batch * kv_heads + head))
+                                                     : v_scale[head * vs_head];
             const i64 group_at = static_cast<i64>(job.sequence) * kv_heads + head;
             const int special = V::SPECIAL ? __ldcg(all.special() + group_at) : NEVER;
 #pragma unroll
@@ -401,63 +411,118 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
             }
         };
 
-#pragma unroll 1
-        while (take_job()) {
-#pragma unroll
-            for (int p = 0; p < L::PARTS; p++)
-#pragma unroll
-                for (int i = 0; i < L::WIDE / 2; i++) o[p][i] = 0.0f;
+        bool more = take_job();
+        if (more) {
             start_scores(s);
             wait_keys();
             const u32 first_keys_at = keys_here();
             take_turn();
             multiply_keys(first_keys_at);
             pass_turn();
+        }
+#pragma unroll 1
+        while (more) {
+#pragma unroll
+            for (int p = 0; p < L::PARTS; p++)
+#pragma unroll
+                for (int i = 0; i < L::WIDE / 2; i++) o[p][i] = 0.0f;
             product_wait<0>();
             scores_taken();
-            softmax(false);
-            pack<STRICT>(high, low, s);
-            start_scores(s);
+            softmax(high, false);
+            if constexpr (!PAIRED) {
+                pack<STRICT>(high, low, s);
+                start_scores(s);
+            }
             bool first_tile = true;
-#pragma unroll 1
-            while (n > 0) {
+            // The product with the values of a tile beside the scores and the softmax of the next.
+            auto step = [&](u32 (&from)[BN / 4], u32 (&to)[BN / 4]) {
                 const float factors[2] = {rows.alpha[0], rows.alpha[1]};
                 wait_keys();
                 const u32 keys_at = keys_here(), values_at = values_here();
                 take_turn();
                 multiply_keys(keys_at);
                 wait_values();
-                multiply_values(values_at, first_tile);
+                multiply_values(from, values_at, first_tile);
                 if (!EARLY) pass_turn();
                 product_wait<1>();
                 scores_taken();
-                softmax(true);
-                // The assembler would move the exponentials below the wait for the product that they
-                // are to run beside. So a wait, long over, comes first: it is a loop.
+                softmax(to, true);
+                // The assembler would move exponentials below the wait for the product that they are
+                // to run beside. So a wait, long over, comes first: it is a loop, and knows its
+                // parity only after most of them.
                 pin(s);
-                wait_values();
+                const bool never = __float_as_uint(late) == 0x80000001u;  // a sum below 0
+                barrier_wait(v_full + 8 * v_stage, v_parity + never);
                 product_wait<0>();
                 values_ready();
                 release_values();
                 if constexpr (STRICT) add_tile(o, factors, fresh);
                 else rescale(o, rows);
                 first_tile = false;
-                pack<STRICT>(high, low, s);
-                start_scores(s);
+                if constexpr (!PAIRED) {
+                    pack<STRICT>(to, low, s);
+                    start_scores(s);
+                }
+            };
+            auto finish = [&](u32 (&from)[BN / 4]) {
+                const Rows<TOKENS> last = rows;
+                const Job& job = jobs[number % JOBS];
+                const u32 values_at = values_here();
+                more = take_job();
+                if (more) wait_keys();
+                // Where there are none: some that were there. What comes out is not looked at.
+                const u32 keys_at = uniform(k_at + (more ? k_stage : 0) * L::K_BYTES);
+                take_turn();
+                wait_values();
+                multiply_values(from, values_at, first_tile);
+                multiply_keys(keys_at);
+                pass_turn();
+                product_wait<1>();
+                values_ready();
+                release_values();
+                if constexpr (STRICT) add_tile(o, last.alpha, fresh);
+                write(last, job);
+            };
+            if constexpr (PAIRED) {
+#pragma unroll 1
+                while (true) {
+                    if (n == 0) {
+                        finish(high);
+                        break;
+                    }
+                    step(high, other);
+                    if (n == 0) {
+                        finish(other);
+                        break;
+                    }
+                    step(other, high);
+                }
+            } else {
+#pragma unroll 1
+                while (n > 0) step(high, high);
+                finish(high);
             }
-            const u32 values_at = values_here();
-            take_turn();
-            wait_values();
-            multiply_values(values_at, first_tile);
-            pass_turn();
-            product_wait<0>();
-            values_ready();
-            release_values();
-            if constexpr (STRICT) add_tile(o, rows.alpha, fresh);
-            write();
         }
+        product_wait<0>();
+        pin(s);
         if (own == 0) named_sync(TURNS, 256);  // the turn that nobody takes any more
     }
+}
+
+// Values to fp16, before attend_wgmma. A warp takes a slice. grid: slices / 8, block 256. Where
+// nothing can be special, it is the first kernel, and sets the counter to 0.
+template <bool TOKENS, bool HALF>
+__global__ void __launch_bounds__(256)
+widen_values(const float* v_scale, const int* cu_k, int sequences, int kv_len, int kv_heads, int dim,
+             int batches, VALUE_PARAMETERS, i64 vs_batch, i64 vs_block, i64 vs_head, int v_block) {
+    const Values<HALF, TOKENS> all = {
+        values, halves, v_scale, cu_k, work, values_scaled, kv_heads, kv_len, dim,
+        (kv_len + SLICE - 1) / SLICE, batches * kv_heads, sequences, v_batch, v_token, v_head,
+        vs_batch, vs_block, vs_head, v_block};
+    let_next_kernel_start();
+    if (!TOKENS && !HALF && blockIdx.x == 0 && threadIdx.x == 0) *work = 0;
+    const int slice = blockIdx.x * 8 + (threadIdx.x >> 5);
+    if (slice < all.slices * all.columns) widen_slice<TOKENS || HALF ? 1 : 4>(all, slice, threadIdx.x & 31);
 }
 
 // What attend_wgmma's `work` is before: zeros, exponents, and no values that are not finite.
@@ -469,14 +534,13 @@ prepare_wgmma(int* work, const float* v_scale, int special, int values_scaled, i
     const Values<false, true> v = {nullptr, nullptr, v_scale, nullptr, work, values_scaled, kv_heads, tokens, dim, 0,
                       batches * kv_heads, sequences, 0, 0, 0, vs_batch, vs_block, vs_head, v_block};
     const int at = blockIdx.x, thread = threadIdx.x;
-    if (at == 0 && thread < 2) work[thread] = 0;
+    if (at == 0 && thread == 0) *work = 0;
     if (at < sequences * kv_heads) {
         if (thread == 0) v.special()[at] = NEVER;
         if (special)
             for (int i = thread; i < 3 * dim; i += 128) v.specials()[static_cast<i64>(at) * 3 * dim + i] = NEVER;
     }
     if (at >= v.columns) return;
-    if (thread == 0) v.done()[at] = 0;
     if (!values_scaled) return;
     const int batch = at / kv_heads, head = at - batch * kv_heads;
     int top = 27;  // smaller ones count as 2^-100

@@ -101,18 +101,39 @@ __device__ __forceinline__ void follow(const u32 (&s)[N], Rows<false>& rows, flo
     }
 }
 
-// Scores become probabilities relative to the references.
-template <int N>
-__device__ __forceinline__ void exponentials(u32 (&s)[N], Rows<false>& rows, float offset) {
+// x, whatever `by` is, as long as that is finite; but only once `by` is there. The assembler would issue
+// all exponentials in a row, with the additions and multiplications that fit between them before and
+// after: with one of these in the way of each pair it mixes them.
+__device__ __forceinline__ float held(float x, float by) {
+    float y;
+    asm volatile("fma.rn.f32 %0, %1, 0f00000000, %2;" : "=f"(y) : "f"(by), "f"(x));
+    return y;
+}
+
+// Of the products' registers, the number of the next: what a pair of scores may wait for.
+constexpr int BEHIND = 4;
+
+// Scores become probabilities relative to the references. Pair j of a row is given to `take` when the
+// exponentials of a few more are on their way; what it returns, these wait for.
+template <int N, class Take>
+__device__ __forceinline__ void exponentials(u32 (&s)[N], Rows<false>& rows, float offset, Take take) {
     float sum[4] = {};
-    const float b[2] = {subtracted(rows, 0, offset), subtracted(rows, 1, offset)};
+    float b[2] = {-subtracted(rows, 0, offset), -subtracted(rows, 1, offset)};
+    auto finish = [&](int j) {
+        const float x = __uint_as_float(s[2 * j]), y = __uint_as_float(s[2 * j + 1]);
+        sum[j % 2 * 2] += x;
+        sum[j % 2 * 2 + 1] += y;
+        b[j % 2] = held(b[j % 2], take(j, x, y, sum[j % 2 * 2 + 1]));
+    };
 #pragma unroll
-    for (int i = 0; i < N; i++) {
-        const int r = i / 2 % 2;
-        const float p = exp2_fast(fmaf(__uint_as_float(s[i]), rows.c(r), -b[r]));
-        sum[2 * r + i % 2] += p;
-        s[i] = __float_as_uint(p);
+    for (int j = 0; j < N / 2; j++) {
+        if (j >= BEHIND) finish(j - BEHIND);
+#pragma unroll
+        for (int i = 2 * j; i < 2 * j + 2; i++)
+            s[i] = __float_as_uint(exp2_fast(fmaf(__uint_as_float(s[i]), rows.c(j % 2), b[j % 2])));
     }
+#pragma unroll
+    for (int j = N / 2 - BEHIND; j < N / 2; j++) finish(j);
     rows.sum[0] += sum[0] + sum[1];
     rows.sum[1] += sum[2] + sum[3];
 }
@@ -173,31 +194,54 @@ __device__ __forceinline__ void follow(const u32 (&s)[N], Rows<true>& rows, u32 
     }
 }
 
-// Probabilities times the mantissas of value scales; the sums are without them.
-template <bool STRICT, int N>
-__device__ __forceinline__ void exponentials(u32 (&s)[N], Rows<true>& rows, u32 scales, float offset) {
+// Probabilities times the mantissas of value scales are what `take` gets; the sums are without them.
+template <bool STRICT, int N, class Take>
+__device__ __forceinline__ void exponentials(u32 (&s)[N], Rows<true>& rows, u32 scales, float offset,
+                                             Take take) {
     float sum[4] = {};
+    float reference[2] = {rows.reference[0], rows.reference[1]};
+    float p[N], mantissas[N / 2];
+    auto finish = [&](int j) {
+        const float x = p[2 * j], y = p[2 * j + 1];
+        sum[j % 2 * 2] += x;
+        sum[j % 2 * 2 + 1] += y;
+        const float last =
+            take(j, x * mantissas[j / 2 * 2], y * mantissas[j / 2 * 2 + 1], sum[j % 2 * 2 + 1]);
+        reference[j % 2] = held(reference[j % 2], last);
+    };
 #pragma unroll
     for (int i = 0; i < N / 4; i++) {
         const float4 x = scales_of(scales, i);
+        mantissas[2 * i] = x.y;
+        mantissas[2 * i + 1] = x.w;
 #pragma unroll
-        for (int e = 0; e < 4; e++) {
-            const float y = __uint_as_float(s[4 * i + e]), scale = e % 2 ? x.z : x.x;
-            float difference;
-            if constexpr (STRICT) {
-                const float hi = __fmul_rn(y, scale);
-                difference = (hi - rows.reference[e / 2]) + fmaf(y, scale, -hi);
-                if (s[4 * i + e] == HIDDEN) difference = minus_infinity();
-            } else {
-                difference = y - rows.reference[e / 2];
+        for (int r = 0; r < 2; r++) {
+            const int j = 2 * i + r;
+            if (j >= BEHIND) finish(j - BEHIND);
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                const float y = __uint_as_float(s[2 * j + e]), scale = e ? x.z : x.x;
+                float difference;
+                if constexpr (STRICT) {
+                    const float hi = __fmul_rn(y, scale);
+                    difference = (hi - reference[r]) + fmaf(y, scale, -hi);
+                    if (s[2 * j + e] == HIDDEN) difference = minus_infinity();
+                } else {
+                    difference = y - reference[r];
+                }
+                p[2 * j + e] = exp2_fast(fmaf(difference, rows.c(r), offset));
             }
-            const float p = exp2_fast(fmaf(difference, rows.c(e / 2), offset));
-            sum[e] += p;
-            s[4 * i + e] = __float_as_uint(p * (e % 2 ? x.w : x.y));
         }
     }
+#pragma unroll
+    for (int j = N / 2 - BEHIND; j < N / 2; j++) finish(j);
     rows.sum[0] += sum[0] + sum[1];
     rows.sum[1] += sum[2] + sum[3];
+}
+
+// What a pair of scores starts from, once its probabilities are packed.
+__device__ __forceinline__ u32 start_score(float by) {
+    return __float_as_uint(held(__uint_as_float(MAGIC), by));
 }
 
 // Accumulator pairs are fragments of the next product as they are.

@@ -4,16 +4,18 @@
 
 #include "hopper.cuh"
 
-constexpr int PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;
+constexpr int PRODUCER_REGISTERS = 24, CONSUMER_REGISTERS = 240;
 constexpr int BM = 128;              // query rows of a block
 constexpr int TURNS = 1;             // named barriers 1 and 2: the turns of the two warpgroups
 
-// Jobs in shared memory: one whose keys are being loaded, one that is computed.
-constexpr int JOBS = 2;
+// Jobs in shared memory: one whose keys are being loaded, one that is computed, one that is written.
+constexpr int JOBS = 3;
 
-// What a tile is, from the loading warpgroup to the others.
+// What a tile is, from the loading warpgroup to the others. The scales are those of heads: they are read
+// ahead, since each row tile would wait for them twice.
 struct Job {
     int head, batch, first, rows, q_first, keys, k_first, sequence, valid;
+    float factor, value_scale;
 };
 
 // Dimensions between: D is rounded up, columns behind the last are loaded as zeros.

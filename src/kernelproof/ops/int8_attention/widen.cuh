@@ -21,12 +21,10 @@ struct Values {
     i64 from_batch, from_token, from_head, scale_batch, scale_block, scale_head;
     int block;
 
-    // Tiles of rows and slices that have been taken; slices that are done, by (batch, key head); the
-    // largest exponent of a scale, by the same; first token with a value that is not finite, by
-    // (sequence, key head); and the same for each kind of these, and column.
-    __device__ __forceinline__ int* taken() const { return work + 1; }
-    __device__ __forceinline__ int* done() const { return work + 2; }
-    __device__ __forceinline__ int* exponent() const { return done() + columns; }
+    // Tiles of rows that have been taken; the largest exponent of a scale, by (batch, key head); first
+    // token with a value that is not finite, by (sequence, key head); and the same for each kind of
+    // these, and column.
+    __device__ __forceinline__ int* exponent() const { return work + 1; }
     __device__ __forceinline__ int* special() const { return exponent() + columns; }
     __device__ __forceinline__ int* specials() const { return special() + sequences * kv_heads; }
 };
@@ -139,14 +137,6 @@ __device__ __forceinline__ uint4 widen_piece(const Values<HALF, SCALED>& v, cons
     return make_uint4(y[0], y[1], y[2], y[3]);
 }
 
-// The next slice, for a warp; the number of all and more where none is left.
-template <class V>
-__device__ __forceinline__ int take_slice(const V& v, int lane) {
-    int index = 0;
-    if (lane == 0) index = atomicAdd(v.taken(), 1);
-    return __shfl_sync(~0u, index, 0);
-}
-
 // By one warp. Each lane takes pieces of 8 values, AT_ONCE of them on their way.
 template <int AT_ONCE, bool HALF, bool SCALED>
 __device__ __forceinline__ void widen_slice(const Values<HALF, SCALED>& v, int index, int lane) {
@@ -172,23 +162,6 @@ __device__ __forceinline__ void widen_slice(const Values<HALF, SCALED>& v, int i
             to[at] = widen_piece(v, x[i], batch, head, first + row, 8 * (at - row * row_pieces));
         }
     }
-    // Tensor copies will read it, in other blocks too.
-    asm volatile("fence.proxy.async;" ::: "memory");
-    __syncwarp();
-    if (lane == 0)
-        asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(v.done() + place) : "memory");
-}
-
-// Until all slices of a key head are there.
-template <class V>
-__device__ __forceinline__ void wait_for_slices(const V& v, int place) {
-    int done;
-    while (true) {
-        asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(done) : "l"(v.done() + place) : "memory");
-        if (done >= v.slices) break;
-        __nanosleep(100);
-    }
-    asm volatile("fence.proxy.async;" ::: "memory");
 }
 
 // What values that are not finite make of an output of a row whose last key is `limit`; 0 for nothing.
