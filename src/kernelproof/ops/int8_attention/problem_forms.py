@@ -185,11 +185,11 @@ CASES: dict[str, dict[str, Any]] = {
     "fast_per_head": {"accuracy": "fast", "scales": "head", "seq": 30, "kv_seq": 30, "lse": True},
     "prefill": {
         "batch": 1, "seq": 64, "kv_seq": 64, "heads": 132, "kv_heads": 4, "head_dim": 64,
-        "scales": "head",
+        "scales": "head", "lse": True,
     },
     "high_prefill": {
         "accuracy": "high", "batch": 1, "seq": 65, "kv_seq": 96, "heads": 132, "kv_heads": 4,
-        "lse": True,
+        "head_dim": 64,
     },
     "fast_prefill": {
         "accuracy": "fast", "kind": "packed", "queries": (65, 64), "keys": (65, 130), "heads": 44,
