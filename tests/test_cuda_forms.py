@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelproof.cuda_forms import Forms, undisturbed
-from kernelproof.cuda_launch import Bound
+from kernelproof.cuda_launch import bound
 
 
 class Sub(Tensor):
@@ -135,7 +135,7 @@ def test_bound_launches_differ_in_addresses() -> None:
     loaded: Any = Loaded()
     x = torch.zeros(16, 16, dtype=torch.bfloat16)
     made = SimpleNamespace(encoded=lambda: b"m" * 128)
-    launch = Bound(loaded, (x, 7, 9.5, made), (1, 32, 0, None, False, False, True))
+    launch = bound(loaded, (x, 7, 9.5, made), (1, 32, 0, None, False, False, True))
     launch(0x1234, b"n" * 128)
     loaded.stream = 6
     launch(0x5678, b"o" * 128)

@@ -24,7 +24,8 @@ _Guards: Any = getattr(getattr(torch._C._dynamo, "guards", None), "TensorGuards"
 
 _modes = torch._C._len_torch_dispatch_stack
 _function_modes = torch._C._len_torch_function_stack
-_compiling = torch.compiler.is_compiling
+# Constant to TorchDynamo; what else compiles is a mode.
+_compiling = torch.compiler.is_dynamo_compiling
 
 
 class Forms(Generic[_T]):

@@ -131,12 +131,14 @@ def int8_attention(
             and cu_seqlens_q is None and cu_seqlens_k is None and kv_lens is None
             and block_table is None and not return_lse
         )  # fmt: skip
-        if not plain:
+        if plain:
+            done = cuda_quick.quick(q, k, v, q_scale, k_scale, v_scale, causal, scale)
+        else:
             more = _beyond_plain(
                 accuracy, out_dtype, block, return_lse, cu_seqlens_q, cu_seqlens_k, kv_lens,
                 block_table,
             )  # fmt: skip
-        done = cuda_quick.quick(q, k, v, q_scale, k_scale, v_scale, causal, scale, *more)
+            done = cuda_quick.quick(q, k, v, q_scale, k_scale, v_scale, causal, scale, *more)
         if done is not None:
             return done
     tensors, scale, form = _arguments(

@@ -7,6 +7,7 @@ the host needs for checks and choices.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +15,6 @@ from torch import Tensor
 
 from kernelproof.cuda import launches_are_taken
 from kernelproof.cuda_forms import Forms, undisturbed
-from kernelproof.cuda_launch import Bound
 from kernelproof.ops.int8_attention.contract import Form
 
 _Tensors = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
@@ -28,8 +28,8 @@ class _Call(NamedTuple):
     dtype: torch.dtype
     with_lse: bool
     scratch: int  # fp32 elements
-    first: Bound
-    merge: Bound | None  # of the parts in the scratch memory
+    first: Callable[..., None]
+    merge: Callable[..., None] | None  # of the parts in the scratch memory
     per_head: bool  # whether values have scales per head, which `merge` takes
 
     def run(self, tensors: _Tensors, places: tuple[Tensor, ...]) -> Result:
@@ -52,14 +52,11 @@ class _Call(NamedTuple):
         return out if lse is None else (out, lse)
 
 
-class _Seen(NamedTuple):
-    """Calls of one form, by the low bits of the addresses of q, k and v, which choices depend on;
-    None where other kernels make them."""
-
-    calls: dict[int, _Call | None]
-
-
-_forms: Forms[_Seen] = Forms()
+# A call in the plain form without scratch memory, else its launches.
+_Known = Callable[..., Tensor] | _Call
+# By the low bits of the addresses of q, k and v, which choices depend on; None where other kernels
+# make them.
+_forms: Forms[dict[int, _Known | None]] = Forms()
 
 
 def quick(
@@ -77,17 +74,24 @@ def quick(
     if seen is None:
         return None
     first, second, third = q.data_ptr(), k.data_ptr(), v.data_ptr()
-    call = seen.calls.get(((first | second) & 15) << 4 | third & 15)
+    call = seen.get(((first | second) & 15) << 4 | third & 15)
     if call is None or launches_are_taken():
         return None
-    if options or call.scratch:
+    if isinstance(call, _Call):
         return call.run((q, k, v, q_scale, k_scale, v_scale), places)
-    out = q_scale.new_empty(*call.sizes)
-    call.first(
-        first, second, third, q_scale.data_ptr(), k_scale.data_ptr(), v_scale.data_ptr(),
-        out.data_ptr(),
-    )  # fmt: skip
-    return out
+    return call(first, second, third, q_scale, k_scale, v_scale)
+
+
+def _plain(first: Callable[..., None], like: Tensor, sizes: torch.Size) -> Callable[..., Tensor]:
+    """A call that is one launch and writes the output only: in the least time."""
+    empty_like, form = torch.empty_like, like.new_empty(()).expand(sizes)
+
+    def run(q: int, k: int, v: int, q_scale: Tensor, k_scale: Tensor, v_scale: Tensor) -> Tensor:
+        out = empty_like(form)
+        first(q, k, v, q_scale.data_ptr(), k_scale.data_ptr(), v_scale.data_ptr(), out.data_ptr())
+        return out
+
+    return run
 
 
 def keep(
@@ -95,18 +99,22 @@ def keep(
     options: tuple[Any, ...] = (), places: tuple[Tensor, ...] = (),
 ) -> None:  # fmt: skip
     """Remember how a call is made, after one with this result. Arguments as of `quick`."""
-    if not undisturbed() or launches_are_taken():
+    if not undisturbed() or launches_are_taken() or torch.cuda.is_current_stream_capturing():
         return
     q, k, v = tensors[:3]
     key = q.shape, k.shape, causal, scale, options
     seen = _forms.find(key, *tensors, *places)
     odd = ((q.data_ptr() | k.data_ptr()) & 15) << 4 | v.data_ptr() & 15
     if seen is None:
-        seen = _Seen({})
+        seen = {}
         _forms.keep(key, seen, *tensors, *places)
-    if odd not in seen.calls:
+    if odd not in seen:
         factor = 1.0 / math.sqrt(max(q.shape[3], 1)) if scale is None else float(scale)
-        seen.calls[odd] = _call(tensors, bool(causal), factor, form, result)
+        call = _call(tensors, bool(causal), factor, form, result)
+        if call is None or options or call.scratch:
+            seen[odd] = call
+        else:
+            seen[odd] = _plain(call.first, tensors[3], call.sizes)
 
 
 def _call(
