@@ -38,26 +38,25 @@ class Instance(NamedTuple):
     k_stages: int
     v_stages: int
     q_shared: bool
-    early: bool
 
 
 # By width and whether "strict"; the fastest on an H200 of those in attempts.md.
 _INSTANCES = {
-    (64, False): Instance(160, 3, 3, False, False),
-    (64, True): Instance(128, 3, 3, False, False),
-    (80, False): Instance(128, 3, 3, False, False),
-    (80, True): Instance(96, 3, 3, False, False),
-    (96, False): Instance(128, 3, 3, False, False),
-    (96, True): Instance(80, 3, 3, False, False),
-    (128, False): Instance(128, 3, 3, False, False),
-    (128, True): Instance(64, 4, 4, False, False),
-    (256, False): Instance(96, 2, 2, True, False),
+    (64, False): Instance(160, 3, 3, False),
+    (64, True): Instance(128, 3, 3, False),
+    (80, False): Instance(128, 3, 3, False),
+    (80, True): Instance(96, 3, 3, False),
+    (96, False): Instance(128, 3, 3, False),
+    (96, True): Instance(80, 3, 3, False),
+    (128, False): Instance(128, 3, 3, False),
+    (128, True): Instance(64, 4, 4, False),
+    (256, False): Instance(96, 2, 2, True),
 }
 
 
 # The same with scales per token, where they need more registers.
 _TOKEN_INSTANCES = {
-    (64, False): Instance(128, 3, 3, False, False),
+    (64, False): Instance(128, 3, 3, False),
 }
 
 
@@ -277,7 +276,7 @@ def _plan_for(
     row = 64 if width <= 64 else 128
     wide = row * max(1, width // 128)
     shared = _ROWS * wide + n.keys * (n.k_stages * wide + n.v_stages * 128 * -(-width // 64)) + 1024
-    flags = ", ".join(str(flag).lower() for flag in (strict, n.q_shared, n.early, tokens, half))
+    flags = ", ".join(str(flag).lower() for flag in (strict, n.q_shared, tokens, half))
     name = f"attend_wgmma<{width}, {n.keys}, {n.k_stages}, {n.v_stages}, {flags}>"
     tiles = slots * columns
     tail = (sequences, q_len, kv_len, heads, group, dim, slots, gather, tiles, batch)

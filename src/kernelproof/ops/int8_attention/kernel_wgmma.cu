@@ -34,10 +34,9 @@
 // row of ROW bytes x 1 x BM or BN x 1 (q, k), 64 columns x 1 x BN x 1 (v).
 // values.work: see widen.cuh; prepared by prepare_wgmma. gather: heads that are worked on at a time.
 // D: 64, 80, 96, 128 or 256, dim of the same or less, a multiple of 16. Q_SHARED: q stays in
-// shared memory; else in registers. EARLY: the turn is passed before the exponentials, else right
-// after the products are issued. TOKENS: scales by `scales`, else by head, each head one float.
-template <int D, int BN, int K_STAGES, int V_STAGES, bool STRICT, bool Q_SHARED, bool EARLY,
-          bool TOKENS, bool HALF>
+// shared memory; else in registers. TOKENS: scales by `scales`, else by head, each head one float.
+template <int D, int BN, int K_STAGES, int V_STAGES, bool STRICT, bool Q_SHARED, bool TOKENS,
+          bool HALF>
 __global__ void __launch_bounds__(384, 1)
 attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
              const __grid_constant__ TensorMap v_map, const float* q_scale, const float* k_scale,
@@ -309,7 +308,7 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
             return true;
         };
         // Scores become probabilities, if PAIRED packed to `high`, with which scores start anew.
-        auto softmax = [&](u32 (&high)[BN / 4], bool middle) {
+        auto softmax = [&](u32 (&high)[BN / 4]) {
             rows.moved = false;
             rows.alpha[0] = rows.alpha[1] = 1.0f;
             const u32 here = scales_at + k_stage * (BN * 8) + 16 * t;
@@ -333,12 +332,6 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
                     for (int i = 0; i < BN / 2; i++)
                         s[i] = __float_as_uint(__uint_as_float(s[i]) - rows.reference[i / 2 % 2]);
                 }
-            }
-            if (EARLY && middle) {
-                // The wait, long over, is a loop: it keeps the exponentials behind it.
-                pin(s);
-                wait_values();
-                pass_turn();
             }
             auto take = [&](int j, float x, float y, float sum) {
                 if (j == BN / 4 - 8) late = sum;
@@ -428,7 +421,7 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
                 for (int i = 0; i < L::WIDE / 2; i++) o[p][i] = 0.0f;
             product_wait<0>();
             scores_taken();
-            softmax(high, false);
+            softmax(high);
             if constexpr (!PAIRED) {
                 pack<STRICT>(high, low, s);
                 start_scores(s);
@@ -443,10 +436,10 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
                 multiply_keys(keys_at);
                 wait_values();
                 multiply_values(from, values_at, first_tile);
-                if (!EARLY) pass_turn();
+                pass_turn();
                 product_wait<1>();
                 scores_taken();
-                softmax(to, true);
+                softmax(to);
                 // The assembler would move exponentials below the wait for the product that they are
                 // to run beside. So a wait, long over, comes first: it is a loop, and knows its
                 // parity only after most of them.
