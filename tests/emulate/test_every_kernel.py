@@ -29,6 +29,7 @@ from kernelproof.ops.gated_recurrence import cuda_backward
 from kernelproof.ops.gated_recurrence import reference as gated_reference
 from kernelproof.ops.gated_recurrence.gradients import from_sums
 from kernelproof.ops.int8_attention import cuda as attention
+from kernelproof.ops.int8_attention import cuda_wgmma
 from kernelproof.ops.int8_attention.contract import PLAIN, Form
 from kernelproof.ops.int8_attention.reference import attend
 from kernelproof.ops.mla_kv import cuda as mla
@@ -155,11 +156,14 @@ def attention_in_blocks() -> None:
     close(got, want, BOUND[F32])
 
 
-def attention_prefill() -> None:
+def attention_prefill(per_token: bool = False) -> None:
     """On a small GPU of compute capability 9.0."""
     q, k, v = (torch.randint(-127, 128, (1, n, 2, 64), dtype=torch.int8) for n in (65, 130, 130))
-    scales = [torch.rand(2) * 0.01 for _ in range(3)]
-    with mock.patch.object(attention, "processors", lambda index: 2):
+    scales = [torch.rand((1, n, 2) if per_token else (2,)) * 0.01 for n in (65, 130, 130)]
+    with (
+        mock.patch.object(attention, "processors", lambda index: 2),
+        mock.patch.object(cuda_wgmma, "slower", lambda *given: ""),
+    ):
         got, _ = attention.launch_form(q, k, v, *scales, True, 0.1, Form(with_lse=True))
     want, _ = attend(q, k, v, *(s.double() for s in scales), True, 0.1)
     close(got, want, BOUND[F32])
@@ -289,7 +293,8 @@ CALLS: dict[str, list[Callable[[], None]]] = {
     "attend_rows": [lambda: attention_of(260, tokens=9)],
     "combine_parts": [lambda: attention_of(32, Form(kv_lens=torch.ones(1)), tokens=2100)],
     "attend_wgmma": [attention_prefill],
-    "prepare_wgmma": [attention_prefill],
+    "widen_values": [attention_prefill],
+    "prepare_wgmma": [lambda: attention_prefill(per_token=True)],
     "mla_kv_registers": [lambda: mla_of("registers", (5, 128, 48, 24))],
     "mla_kv_fused": [lambda: mla_of("fused", (5, 70, 48, 20), norm=True, rope=6)],
     "mla_kv_product": [lambda: mla_of("product", (5, 70, 48, 20), F64)],
@@ -345,7 +350,7 @@ CALLS: dict[str, list[Callable[[], None]]] = {
 
 HOPPER = (
     "mla_kv_decode", "mla_kv_narrow", "mla_kv_wgmma", "chunked", "gate_keys", "attend_wgmma",
-    "prepare_wgmma",
+    "widen_values", "prepare_wgmma",
 )  # fmt: skip
 
 

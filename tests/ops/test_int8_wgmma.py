@@ -198,12 +198,14 @@ def reason(tensors: list[Tensor], form: Form = PLAIN) -> str:
 
 
 def faster_elsewhere(
-    batch: int, q_len: int, heads: int, strict: bool, dim: int = 128, **options: Any
-) -> str:
+    batch: int, q_len: int, heads: int, strict: bool, dim: int = 128, keys: int = 0,
+    **options: Any,
+) -> str:  # fmt: skip
     """The reason on a GPU of 132 multiprocessors, by shapes alone."""
     q = torch.empty((batch, q_len, heads, dim), dtype=torch.int8, device="meta")
+    k = torch.empty((batch, keys or q_len, heads, dim), dtype=torch.int8, device="meta")
     scale = torch.empty(options.pop("scale", (heads,)), device="meta")
-    return cuda_wgmma.slower((q, q, q, scale, scale, scale), Form(strict, **options), 132)
+    return cuda_wgmma.slower((q, k, k, scale, scale, scale), Form(strict, **options), 132)
 
 
 def test_small_calls_go_where_they_are_faster() -> None:
@@ -216,6 +218,8 @@ def test_small_calls_go_where_they_are_faster() -> None:
         assert faster_elsewhere(2, 128, 64, strict) == ""
         assert "fewer than 64 queries" in faster_elsewhere(64, 63, 32, strict)
     assert "attend is faster" in faster_elsewhere(1, 64, 128, True)
+    assert "attend is faster" in faster_elsewhere(1, 128, 32, True, keys=4096)
+    assert faster_elsewhere(1, 128, 32, False, keys=4096) == ""
     assert faster_elsewhere(1, 128, 64, False) == ""
     assert "idle" in faster_elsewhere(1, 128, 64, False, dim=64)
     assert "idle" in faster_elsewhere(1, 128, 32, False)

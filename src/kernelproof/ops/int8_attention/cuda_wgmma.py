@@ -23,8 +23,8 @@ _SLICE, _WIDEN_WARPS = 64, 8  # tokens that a warp of `widen_values` converts, w
 # Fewer queries of a sequence leave most of a tile of rows empty.
 _LEAST_QUERIES = 64
 # Where the other kernels are as fast (attempts_prefill.md): keys, beside `attend_blocks`; batch *
-# heads * queries * keys * D, beside `attend`; tiles of rows * D for each multiprocessor, beside
-# `attend_general`.
+# heads * queries * keys * D, beside `attend` (twice as many beside `attend_general`); tiles of rows
+# * D for each multiprocessor, beside both.
 _LEAST_KEYS, _LEAST_WORK, _LEAST_COLUMNS = 384, 2**28, 60
 _INT_LIMIT = 2**30
 # Keys and values of the heads that are worked on at a time: half of the L2 cache of an H200.
@@ -94,6 +94,7 @@ def slower(tensors: tuple[Tensor, ...], form: Form, multiprocessors: int) -> str
     if batch * q_len < _LEAST_QUERIES * sequences:
         return f"fewer than {_LEAST_QUERIES} queries in a sequence"
     tiles = batch * -(-q_len // _ROWS) * heads
+    work = batch * heads * q_len * (kv_len // (sequences if cu is not None else 1)) * dim
     if cu is not None:
         tiles = (q_len // _ROWS + sequences) * heads
     elif form.kv_lens is None and v.dtype == torch.int8 and not _per_token(tensors):
@@ -103,9 +104,9 @@ def slower(tensors: tuple[Tensor, ...], form: Form, multiprocessors: int) -> str
                 f"fewer than {_LEAST_KEYS} keys, for which attend_blocks is faster" if few else ""
             )
         if form == PLAIN:
-            few = batch * heads * q_len * kv_len * dim < _LEAST_WORK
+            few = work < _LEAST_WORK or tiles * 128 < _LEAST_COLUMNS * multiprocessors
             return "so few queries and keys that attend is faster" if few else ""
-    if tiles * dim < _LEAST_COLUMNS * multiprocessors:
+    if tiles * dim < _LEAST_COLUMNS * multiprocessors and work < 2 * _LEAST_WORK:
         return f"tiles of {_ROWS} queries would leave most of the GPU idle"
     return ""
 

@@ -5,11 +5,11 @@
 //   two compute, 64 rows each: scores by int8 products, softmax in registers, fp16 probabilities
 //   times fp16 values. The two take turns at the tensor cores: one multiplies while the other is at
 //   its exponentials. The product with the values of a tile runs beside the softmax of the next.
-//   Values pass through memory once on their way to the tensor cores: int8 becomes fp16 there, and
-//   what is not finite becomes 0 and is kept by its place, so that no row that does not see it is
-//   touched. All warps do this for the heads that are worked on first, then warps of the loading
-//   group for the others, ahead of the tiles that need them.
-// prepare_wgmma: counters, and the exponents of value scales, before.
+//   While the last product of a row tile ends, the first scores of the next are multiplied.
+// widen_values: values pass through memory once on their way to the tensor cores, before. int8
+//   becomes fp16 there, and what is not finite becomes 0 and is kept by its place, so that no row
+//   that does not see it is touched.
+// prepare_wgmma: before that, where values may not be finite or have scales per token.
 //
 // Accuracy. A score accumulator starts at the bits MAGIC, so that read as a float it is 1.5 * 2^23
 // plus the score, exactly. exp2(x c - b) is one fused multiply-add and one exponential: b, the
@@ -502,8 +502,8 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
     }
 }
 
-// Values to fp16, before attend_wgmma. A warp takes a slice. grid: slices / 8, block 256. Where
-// nothing can be special, it is the first kernel, and sets the counter to 0.
+// Values to fp16, before attend_wgmma, which may start meanwhile. A warp takes a slice. grid: slices
+// / 8, block 256. Where prepare_wgmma does not run before, it sets the counter of tiles to 0.
 template <bool TOKENS, bool HALF>
 __global__ void __launch_bounds__(256)
 widen_values(const float* v_scale, const int* cu_k, int sequences, int kv_len, int kv_heads, int dim,
