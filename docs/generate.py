@@ -384,6 +384,8 @@ TABLES: dict[str, Callable[..., str]] = {
     "gated_recurrence_fp32": gated_tables.fp32,
     "int8_attention": int8_tables.table,
     "int8_attention_founding": int8_tables.founding,
+    "int8_attention_targets": int8_tables.targets,
+    "int8_attention_proofs": int8_tables.proofs,
     "mla_kv": mla_kv_tables.table,
     "mla_kv_cpu": mla_kv_tables.cpu_table,
 }

@@ -20,7 +20,7 @@ from typing import Any
 
 from kernelproof import launching
 from kernelproof.build.cache import cached, content_key
-from kernelproof.cuda_launch import Bound, Loaded, triple
+from kernelproof.cuda_launch import Loaded, bind_context, bound, triple
 from kernelproof.errors import CompileError, UnsupportedError
 
 _MISSING = "compiling CUDA source needs cuda-core and NVRTC: pip install 'kernelproof[cuda]'"
@@ -105,8 +105,9 @@ class Kernel:
             return
         device = _device_of(args)
         with _made_current(device):
-            if device not in _bound.devices:
-                _bind_context(device)
+            if device not in _contexts.devices:
+                bind_context(device)
+                _contexts.devices |= {device}
             loaded = self._loaded.get(device)
             if loaded is None:
                 loaded = self._loaded[device] = self._load(device)
@@ -120,7 +121,7 @@ class Kernel:
             how: grid, block, shared, cluster, programmatic, cooperative and opt_in.
         """
         loaded = self._loaded.get(device)
-        ready = _taker is None and device in _bound.devices
+        ready = _taker is None and device in _contexts.devices
         if loaded is None or not ready or loaded.current_device() != device:
             grid, block, *rest = how
             names = ("shared", "cluster", "programmatic", "cooperative", "opt_in")
@@ -128,7 +129,9 @@ class Kernel:
         else:
             loaded.launch(args, how)
 
-    def bound(self, device: int, args: Sequence[Any], how: tuple[Any, ...]) -> Bound | None:
+    def bound(
+        self, device: int, args: Sequence[Any], how: tuple[Any, ...]
+    ) -> Callable[..., None] | None:
         """Further launches that differ from this one in addresses only; None where launches are
         taken (`taking_launches`). Arguments as of `again`."""
         if _taker is not None:
@@ -136,7 +139,7 @@ class Kernel:
         loaded = self._loaded.get(device)
         if loaded is None:
             loaded = self._loaded[device] = self._load(device)
-        return Bound(loaded, args, how)
+        return bound(loaded, args, how)
 
     def _load(self, device: int) -> Loaded:
         core = _core()
@@ -330,26 +333,10 @@ def _made_current(device: int) -> contextlib.AbstractContextManager[Any]:
 _AS_IS = contextlib.nullcontext()
 
 
-class _Bound(threading.local):
+class _Contexts(threading.local):
     """Devices whose context this thread has been given, or had."""
 
     devices: frozenset[int] = frozenset()
 
 
-_bound = _Bound()
-
-
-def _bind_context(device: int) -> None:
-    """Give this thread the primary context of ``device``, where it has none: the CUDA runtime, and
-    so torch, does so at its first call in a thread, and the first thing that a thread of autograd
-    does may be a launch through the driver."""
-    import cuda.bindings.driver as driver
-
-    def call(result: tuple[Any, ...]) -> Any:
-        if int(result[0]):
-            raise RuntimeError(f"no context on cuda:{device} for this thread: {result[0]!r}")
-        return result[1] if len(result) > 1 else None
-
-    if not int(call(driver.cuCtxGetCurrent())):
-        call(driver.cuCtxSetCurrent(call(driver.cuDevicePrimaryCtxRetain(device))))
-    _bound.devices |= {device}
+_contexts = _Contexts()

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from kernelproof.cuda_forms import Forms
 from kernelproof.ops.int8_attention import (
     contract,
     cpu,
     cuda,
     cuda_general,
+    cuda_quick,
     int8_attention,
     problem,
 )
@@ -476,6 +480,70 @@ def test_gpu_graph_and_stream() -> None:
     graph.replay()
     torch.cuda.synchronize()
     assert torch.equal(out, expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layout", [lambda inputs: inputs, fused], ids=["dense", "fused"])
+def test_gpu_calls_of_a_seen_form(
+    layout: Callable[[Inputs], Inputs], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The quick way gives the same bits, is not taken for other forms, and errors stay errors."""
+    monkeypatch.setattr(cuda_quick, "_forms", Forms())
+    inputs = layout(on_gpu(make(seed=1)[0]))
+    expected = int8_attention(*inputs)
+    assert cuda_quick.quick(*inputs, True, None) is not None
+    for seed in (2, 3):
+        others = layout(on_gpu(make(seed=seed)[0]))
+        assert_close(int8_attention(*others), others)
+        assert_close(int8_attention(*others, causal=False), others, False)
+    assert torch.equal(int8_attention(*inputs), expected)
+    for form in (heads_first, misaligned, strided_scales, inner_strided):
+        assert cuda_quick.quick(*form(inputs), True, None) is None
+        assert_close(int8_attention(*form(inputs)), inputs)
+    moved = torch.empty(inputs[0].numel() + 1, dtype=torch.int8, device="cuda")[1:]
+    if inputs[0].is_contiguous():
+        moved = moved.view(inputs[0].shape).copy_(inputs[0])
+        assert cuda_quick.quick(moved, *inputs[1:], True, None) is None
+        assert_close(int8_attention(moved, *inputs[1:]), inputs)
+    with torch.cuda.stream(torch.cuda.Stream()):
+        assert torch.equal(int8_attention(*inputs), expected)
+    with pytest.raises(RuntimeError, match="have no gradient"):
+        int8_attention(*inputs[:3], inputs[3].clone().requires_grad_(), *inputs[4:])
+    with pytest.raises(TypeError, match=r"must be torch\.int8"):
+        int8_attention(inputs[0].float(), *inputs[1:])
+    with pytest.raises(ValueError, match="must be"):
+        int8_attention(*inputs[:5], inputs[5][:1])
+    compiled = torch.compile(int8_attention, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(*inputs), expected)
+    seen: list[str] = []
+
+    class Mode(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any, kwargs: Any = None) -> Any:
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    with Mode():
+        int8_attention(*inputs)
+    assert any("int8_attention" in name for name in seen)
+
+
+@pytest.mark.gpu
+def test_gpu_from_another_thread() -> None:
+    """Threads have no CUDA context of their own until something makes one current."""
+    inputs = on_gpu(make(seed=1)[0])
+    others = on_gpu(make(seed=1, seq=33)[0])
+    expected = int8_attention(*inputs)
+    found: dict[str, Tensor] = {}
+
+    def call() -> None:
+        found["seen"] = int8_attention(*inputs)
+        found["new"] = int8_attention(*others)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+    assert torch.equal(found["seen"], expected)
+    assert_close(found["new"], others)
 
 
 @pytest.mark.gpu

@@ -31,7 +31,7 @@ def made(
 
 
 def chosen(tensors: list[Tensor], form: Form, multiprocessors: int = 132) -> str:
-    return cuda_general._plan(tuple(tensors), form, multiprocessors).kernel.name
+    return cuda_general.plan_of(tuple(tensors), form, multiprocessors).kernel.name
 
 
 CASES: dict[str, dict[str, Any]] = {

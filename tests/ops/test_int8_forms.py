@@ -19,6 +19,7 @@ from kernelproof.ops.int8_attention import (
     cpu,
     cuda,
     cuda_general,
+    cuda_wgmma,
     explain,
     int8_attention,
     problem,
@@ -313,7 +314,7 @@ def test_cuda_blocks_emulated(strict: bool, dim: int) -> None:
         torch.nn.functional.pad(t, (0, 16), value=111)[..., :dim] for t in inputs[:3]
     ] + inputs[3:]
     form = Form(strict, torch.float32 if strict else torch.bfloat16, with_lse=True)
-    chosen = cuda._blocks_plan(tuple(spaced), True, dim**-0.5, form, 108)
+    chosen = cuda.dense_plan(tuple(spaced), True, dim**-0.5, form, 108)
     assert chosen is not None and chosen.kernel.name.startswith("attend_blocks")
     assert chosen.kernel.name.endswith("true>") == (dim != 32)
     got = emulated(lambda: cuda.launch_form(*spaced, True, dim**-0.5, form))
@@ -352,6 +353,15 @@ INSTANCES = [
     "attend_general<96, false, false, true, true>",
     "attend_general<128, false, true, false, false>",
 ]
+
+
+@pytest.mark.parametrize("name", ["prefill", "high_prefill", "fast_prefill"])
+def test_prefill_cases_reach_the_kernel_for_many_queries(name: str) -> None:
+    from kernelproof.emulate.standin import Recorder, standing_in
+
+    tensors, _, form, _ = made(name)
+    with standing_in(Recorder(hopper=True)):
+        assert cuda_wgmma.why_not(tuple(tensors), form, 132) == ""
 
 
 @pytest.mark.parametrize("name", [*INSTANCES, "attend_rows", "combine_parts"])
@@ -397,7 +407,7 @@ from kernelproof.ops.int8_attention.reference import attend
 import torch
 
 def rounded(weights):
-    largest = weights.amax(-1, keepdim=True)
+    largest = weights.amax(-1, keepdim=True) * {factor}
     return (weights / largest).to({dtype}).to(weights.dtype) * largest
 
 class ModelNew(ProblemModel):
@@ -407,18 +417,20 @@ class ModelNew(ProblemModel):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "case", "status"),
+    ("dtype", "factor", "case", "status"),
     [
-        ("torch.half", "high", "pass"),
-        ("torch.bfloat16", "high", "wrong"),
-        ("torch.half", "default", "wrong"),  # where "strict" is asked for
+        ("torch.half", 1.0, "high", "pass"),
+        # The largest weight, which counts for most, is rounded too.
+        ("torch.half", 1.37, "high", "pass"),
+        ("torch.bfloat16", 1.0, "fast", "wrong"),
+        ("torch.half", 1.0, "default", "wrong"),  # where "strict" is asked for
     ],
 )
 def test_the_verdict_tells_the_tiers_apart(
-    dtype: str, case: str, status: str, tmp_path: Path
+    dtype: str, factor: float, case: str, status: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "candidate.py"
-    path.write_text(CANDIDATE.format(dtype=dtype))
+    path.write_text(CANDIDATE.format(dtype=dtype, factor=factor))
     options = Options(device="cpu", level="quick", seeds=3, seed=5, cases=(case,))
     record = judge("int8_attention_forms", path, options=options)
     assert record.verdict.status == status, record.verdict
@@ -695,6 +707,20 @@ def test_gpu(name: str) -> None:
     again, _ = pair(int8_attention(*on_gpu, **moved))
     assert torch.equal(out, again)
     assert_right((out.cpu(), None if lse is None else lse.cpu()), tensors, causal, form)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", problem_forms.CASES)
+def test_gpu_calls_of_a_seen_form(name: str) -> None:
+    """The same bits as the first call, also of other tensors."""
+    for seed in (3, 4, 3):
+        tensors, causal, form, keywords = made(name, seed)
+        keywords = {n: x.cuda() if isinstance(x, Tensor) else x for n, x in keywords.items()}
+        cuda_tensors = [t.cuda() for t in tensors]
+        first, again = (pair(int8_attention(*cuda_tensors, **keywords)) for _ in range(2))
+        got = [None if t is None else t.cpu() for t in again]
+        assert got[0] is not None and torch.equal(first[0].cpu(), got[0])
+        assert_right((got[0], got[1]), tensors, causal, form)
 
 
 @pytest.mark.gpu

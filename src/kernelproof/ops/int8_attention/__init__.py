@@ -14,8 +14,9 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
+from kernelproof.cuda_forms import undisturbed
 from kernelproof.errors import UnsupportedError
-from kernelproof.ops.int8_attention import contract
+from kernelproof.ops.int8_attention import contract, cuda_quick
 from kernelproof.ops.int8_attention.contract import PLAIN, Form
 from kernelproof.ops.int8_attention.quantize import (
     Int8Attention,
@@ -31,6 +32,7 @@ __all__ = [
     "scaled_dot_product_int8",
 ]
 
+_More = tuple[()] | tuple[tuple[Any, ...], tuple[Tensor, ...]]
 _IMPLS = ("cpu", "cuda", "reference")
 _TIERS = ("strict", "high", "fast")
 
@@ -120,11 +122,29 @@ def int8_attention(
         RuntimeError: a tensor requires a gradient and the implementation is a kernel.
         UnsupportedError: no C++ compiler, no NVRTC, or ``impl="triton"``, which does not exist.
     """
-    arguments = _arguments(
+    quickly = undisturbed() and q.is_cuda and (impl is None or impl == "cuda")
+    given_scale = scale
+    more: _More = ()
+    if quickly:
+        plain = (
+            accuracy == "strict" and out_dtype is torch.float32 and block is None
+            and cu_seqlens_q is None and cu_seqlens_k is None and kv_lens is None
+            and block_table is None and not return_lse
+        )  # fmt: skip
+        if plain:
+            done = cuda_quick.quick(q, k, v, q_scale, k_scale, v_scale, causal, scale)
+        else:
+            more = _beyond_plain(
+                accuracy, out_dtype, block, return_lse, cu_seqlens_q, cu_seqlens_k, kv_lens,
+                block_table,
+            )  # fmt: skip
+            done = cuda_quick.quick(q, k, v, q_scale, k_scale, v_scale, causal, scale, *more)
+        if done is not None:
+            return done
+    tensors, scale, form = _arguments(
         q, k, v, q_scale, k_scale, v_scale, causal, scale, accuracy, out_dtype, block,
         cu_seqlens_q, cu_seqlens_k, kv_lens, block_table, return_lse, impl,
     )  # fmt: skip
-    tensors, scale, form = arguments
     if impl == "reference":
         return _reference(tensors, causal, scale, form, accuracy)
     if torch.is_grad_enabled() and (
@@ -137,19 +157,33 @@ def int8_attention(
         )
     if form is PLAIN:
         out: Tensor = torch.ops.kernelproof.int8_attention.default(*tensors, causal, scale)
+        if quickly:
+            cuda_quick.keep(tensors, causal, given_scale, form, out, *more)
         return out
-    options: dict[str, Any] = {
-        "strict": form.strict, "out_dtype": form.out_dtype, "block": form.block,
-        "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "kv_lens": kv_lens,
-        "block_table": block_table,
-    }  # fmt: skip
-    if return_lse:
-        both: tuple[Tensor, Tensor] = torch.ops.kernelproof.int8_attention_lse(
+    # What is as in the plain form is left out, since the dispatcher takes its time for each.
+    options = {n: x for n, x in form._asdict().items() if x is not getattr(PLAIN, n)}
+    if options.pop("with_lse", False):
+        both: tuple[Tensor, Tensor] = torch.ops.kernelproof.int8_attention_lse.default(
             *tensors, causal, scale, **options
         )
+        if quickly:
+            cuda_quick.keep(tensors, causal, given_scale, form, both, *more)
         return both
-    out = torch.ops.kernelproof.int8_attention(*tensors, causal, scale, **options)
+    out = torch.ops.kernelproof.int8_attention.default(*tensors, causal, scale, **options)
+    if quickly:
+        cuda_quick.keep(tensors, causal, given_scale, form, out, *more)
     return out
+
+
+def _beyond_plain(
+    accuracy: str, out_dtype: torch.dtype, block: int | tuple[int, int, int] | None,
+    return_lse: bool, *places: Tensor | None,
+) -> _More:  # fmt: skip
+    """What a call asks for beyond the plain form, as a key, and the tensors of that."""
+    sizes = block if block is None or isinstance(block, int) else tuple(block)
+    kinds = tuple([x is None for x in places])
+    given = tuple([x for x in places if x is not None])
+    return (accuracy, out_dtype, sizes, return_lse, kinds), given
 
 
 _Tensors = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]

@@ -39,6 +39,11 @@ class Form(NamedTuple):
     block_table: Tensor | None = None
     with_lse: bool = False
 
+    @property
+    def places(self) -> tuple[Tensor | None, ...]:
+        """Offsets, lengths and pages, in the order of the kernels' arguments."""
+        return self.cu_seqlens_q, self.cu_seqlens_k, self.kv_lens, self.block_table
+
 
 PLAIN = Form()
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from kernelproof.cuda import Kernel
+from kernelproof.cuda_forms import undisturbed
 from kernelproof.ops.int8_attention import cuda_general, cuda_quick, cuda_wgmma
 from kernelproof.ops.int8_attention.contract import (
     OUT_DTYPES,
@@ -19,6 +20,7 @@ from kernelproof.ops.int8_attention.contract import (
     Form,
     check,
 )
+from kernelproof.ops.int8_attention.cuda_general import Step, how
 from kernelproof.ops.int8_attention.model import ProblemModel
 
 SOURCE = Path(__file__).parent / "kernel.cu"  # includes common.cuh
@@ -55,9 +57,10 @@ def launch(
 ) -> Tensor:
     """`int8_attention` on CUDA tensors with no form asked for, on the current stream; arguments and
     errors as there."""
-    done = cuda_quick.quick(q, k, v, q_scale, k_scale, v_scale, causal, scale)
-    if done is not None:
-        return done
+    if undisturbed():
+        done = cuda_quick.quick(q, k, v, q_scale, k_scale, v_scale, causal, scale)
+        if isinstance(done, Tensor):
+            return done
     if not (v.dtype == torch.int8 and q_scale.dim() == k_scale.dim() == v_scale.dim() == 1):
         return launch_form(q, k, v, q_scale, k_scale, v_scale, causal, scale, PLAIN)[0]
     check(q, k, v, q_scale, k_scale, v_scale)
@@ -72,6 +75,7 @@ def launch(
     else:
         with torch.cuda.device(q.device):
             _launch(tensors, bool(causal), float(scale))
+    cuda_quick.keep(tensors[:6], causal, scale, PLAIN, out)
     return out
 
 
@@ -88,7 +92,7 @@ def launch_form(
 ) -> tuple[Tensor, Tensor | None]:
     """`int8_attention` on CUDA tensors: the output, and the lse where ``form`` asks for it."""
     tensors = (q, k, v, q_scale, k_scale, v_scale)
-    if _is_dense(tensors, form) and form == PLAIN._replace(block=form.block):
+    if is_dense(tensors, form) and form == PLAIN._replace(block=form.block):
         return launch(*tensors, causal, scale), None
     check(*tensors, form)
     out = torch.empty(q.shape, dtype=form.out_dtype, device=q.device)
@@ -107,7 +111,7 @@ def launch_form(
     return out, lse
 
 
-def _is_dense(tensors: Sequence[Tensor], form: Form) -> bool:
+def is_dense(tensors: Sequence[Tensor], form: Form) -> bool:
     """Whether the kernels of kernel.cu take the inputs: dense, scales per head, int8 values."""
     return (
         form.cu_seqlens_q is None
@@ -129,30 +133,43 @@ def _launch_form(
     if not cuda_wgmma.why_not(tensors, form, many):
         cuda_wgmma.run(tensors, causal, scale, form, out, lse, many)
         return
-    plan = _blocks_plan(tensors, causal, scale, form, many)
+    plan = dense_plan(tensors, causal, scale, form, many)
     if plan is None:
         cuda_general.run(tensors, causal, scale, form, out, lse, many)
         return
-    scales = tuple(t.contiguous() for t in tensors[3:6])
-    plan.kernel(
-        *tensors[:3], *scales, out, lse, OUT_DTYPES.index(form.out_dtype), *plan.tail,
-        grid=plan.grid, block=plan.block, shared=plan.shared,
-    )  # fmt: skip
+    _make(dense_step(tensors, out, lse, plan))
 
 
-def _blocks_plan(
+def dense_step(tensors: Sequence[Tensor], out: Tensor, lse: Tensor | None, plan: Plan) -> Step:
+    """The launch of a kernel of kernel.cu. ``tensors``: q, k, v and their scales."""
+    q, k, v, *scales = tensors
+    more = (lse, OUT_DTYPES.index(out.dtype)) if plan.blocks else ()
+    args = (q, k, v, *(s.contiguous() for s in scales), out, *more, *plan.tail)
+    # `attend` waits for the previous kernel itself.
+    early = not plan.blocks and cuda_general.launches_overlap(q.device.index)
+    return Step(plan.kernel, args, how(plan.grid, plan.block, plan.shared, early))
+
+
+def _make(step: Step) -> None:
+    step.kernel.again(step.args[0].get_device(), step.args, step.how)
+
+
+def dense_plan(
     tensors: tuple[Tensor, ...], causal: bool, scale: float, form: Form, multiprocessors: int
 ) -> Plan | None:
-    """The launch of `attend_blocks` where it takes ``form`` and fills the GPU, else None."""
-    if not _is_dense(tensors, form) or tensors[0].shape[0] > GRID_LIMIT:
+    """The launch of a kernel of kernel.cu where one of them is the choice, else None."""
+    if not is_dense(tensors, form) or tensors[0].shape[0] > GRID_LIMIT:
         return None
-    plan = _plan(tensors[:3], causal, scale, multiprocessors, form.strict)
-    return plan if plan is not None and plan.blocks else None
+    plan = plan_of(tensors[:3], causal, scale, multiprocessors, form.strict)
+    # `attend` writes fp32 and no lse. It computes every accuracy as "strict", faster than
+    # `attend_general` any.
+    plain = form.out_dtype == torch.float32 and not form.with_lse
+    return plan if plan is not None and (plan.blocks or plain) else None
 
 
 def explanation(tensors: tuple[Tensor, ...], causal: bool, scale: float, form: Form) -> list[str]:
     """Lines for `explain`."""
-    q, k, v = tensors[:3]
+    q, k = tensors[:2]
     many = processors(q.device.index)
     if q.numel() == 0 or k.numel() == 0:
         return ["nothing to compute: no queries, no keys, or a head dimension of 0"]
@@ -160,21 +177,21 @@ def explanation(tensors: tuple[Tensor, ...], causal: bool, scale: float, form: F
     if not why_not:
         return cuda_wgmma.explanation(tensors, form, many)
     passed = f"not attend_wgmma: {why_not}"
-    if form == PLAIN._replace(block=form.block) and _is_dense(tensors, form):
-        plan = _plan((q, k, v), causal, scale, many)
+    if form == PLAIN._replace(block=form.block) and is_dense(tensors, form):
+        plan = plan_of(tensors[:3], causal, scale, many)  # parts of any batch
     else:
-        plan = _blocks_plan(tensors, causal, scale, form, many)
+        plan = dense_plan(tensors, causal, scale, form, many)
     if plan is not None:
         return [
             f"CUDA kernel {plan.kernel.name}, for dense tensors with scales per head and int8 "
             f"values: grid {plan.grid}, {plan.block} threads, {plan.shared} bytes of shared memory",
-            f"probabilities as {cuda_general.PRECISION[form.strict]}",
+            f"probabilities as {cuda_general.PRECISION[form.strict or not plan.blocks]}",
             passed,
         ]
     return [*cuda_general.explanation(tensors, form, many), passed]
 
 
-def _plan(
+def plan_of(
     tensors: Sequence[Tensor],
     causal: bool,
     scale: float,
@@ -202,19 +219,11 @@ def _launch(tensors: Sequence[Tensor], causal: bool, scale: float) -> None:
             rows = slice(start, start + GRID_LIMIT)
             q, k, v, out = (tensors[i][rows] for i in (0, 1, 2, 6))
             part = (q, k, v, *tensors[3:6], out)
-        plan = _plan(part[:3], causal, scale, many)
+        plan = plan_of(part[:3], causal, scale, many)
         if plan is None:
             cuda_general.run(tuple(part[:6]), causal, scale, PLAIN, part[6], None, many)
         else:
-            q, k, v, q_scale, k_scale, v_scale, out = part
-            scales = q_scale.contiguous(), k_scale.contiguous(), v_scale.contiguous()
-            more = (None, 0) if plan.blocks else ()  # no lse, fp32
-            # `attend` waits for the previous kernel itself.
-            overlaps = not plan.blocks and cuda_general.launches_overlap(q.device.index)
-            plan.kernel(
-                q, k, v, *scales, out, *more, *plan.tail,
-                grid=plan.grid, block=plan.block, shared=plan.shared, programmatic=overlaps,
-            )  # fmt: skip
+            _make(dense_step(part[:6], part[6], None, plan))
 
 
 @functools.cache

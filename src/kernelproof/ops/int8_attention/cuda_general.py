@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import math
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -58,40 +59,71 @@ def run(
 ) -> None:
     """Launch on the current device and stream. ``tensors``: q, k, v and their scales;
     nothing is empty but the head dimension and sequences."""
+    plan = plan_of(tensors, form, multiprocessors)
+    scratch = scratch_floats(tensors[0].shape, plan, form.out_dtype)
+    extra = None
+    if scratch:
+        extra = torch.empty(scratch, dtype=torch.float32, device=out.device)
+    for step in steps(tensors, causal, scale, form, out, lse, extra, plan):
+        step.kernel.again(out.get_device(), step.args, step.how)
+
+
+class Step(NamedTuple):
+    """One launch."""
+
+    kernel: Kernel
+    args: tuple[Any, ...]
+    how: tuple[Any, ...]  # as of `Kernel.again`
+
+
+def scratch_floats(q_shape: tuple[int, ...], plan: Plan, out_dtype: torch.dtype) -> int:
+    """fp32 elements of scratch memory that a launch needs."""
+    rows, dim = math.prod(q_shape[:3]), q_shape[3]
+    if plan.tiles == 0:
+        return 0 if out_dtype == torch.float32 else rows * dim
+    return rows * plan.splits * (dim + 3) if plan.splits > 1 else 0
+
+
+def steps(
+    tensors: tuple[Tensor, ...],
+    causal: bool,
+    scale: float,
+    form: Form,
+    out: Tensor,
+    lse: Tensor | None,
+    scratch: Tensor | None,
+    plan: Plan,
+) -> list[Step]:
+    """The launches of ``plan``, with `scratch_floats` of scratch memory."""
     q, k, v, v_scale = *tensors[:3], tensors[5]
-    plan = _plan(tensors, form, multiprocessors)
-    places = tuple(
-        None if t is None else t.contiguous()
-        for t in (form.cu_seqlens_q, form.cu_seqlens_k, form.kv_lens, form.block_table)
-    )
+    places = tuple(None if t is None else t.contiguous() for t in form.places)
     tail = (*places, *_tail(tensors, causal, scale, form))
     if plan.tiles == 0:
-        sums = out
-        if out.dtype != torch.float32:
-            sums = torch.empty(out.shape, dtype=torch.float32, device=out.device)
-        plan.kernel(
-            *tensors, out, lse, sums, int(plan.words), int(v.dtype == torch.float16), *tail,
-            grid=plan.grid, block=plan.block,
-        )  # fmt: skip
-        return
-    batch, q_len, heads, dim = q.shape
-    rows = batch * q_len * heads
-    parts = None
-    if plan.splits > 1:
-        parts = torch.empty(rows * plan.splits * (dim + 3), dtype=torch.float32, device=q.device)
+        sums = out if scratch is None else scratch
+        half = int(v.dtype == torch.float16)
+        args = (*tensors, out, lse, sums, int(plan.words), half, *tail)
+        return [Step(plan.kernel, args, how(plan.grid, plan.block))]
+    heads, dim = q.shape[2:]
+    rows = math.prod(q.shape[:3])
     overlaps = launches_overlap(q.device.index)
-    plan.kernel(
-        *tensors, out, lse, parts, plan.splits, plan.tiles, *tail,
-        grid=plan.grid, block=plan.block, shared=plan.shared,
-        programmatic=overlaps and plan.kernel.path == cuda_decode.SOURCE,
+    early = overlaps and plan.kernel.path == cuda_decode.SOURCE
+    args = (*tensors, out, lse, scratch, plan.splits, plan.tiles, *tail)
+    first = Step(plan.kernel, args, how(plan.grid, plan.block, plan.shared, early))
+    if plan.splits == 1:
+        return [first]
+    merged = (
+        scratch, v_scale if v_scale.dim() == 1 else None, out, lse, rows, heads,
+        heads // k.shape[2], v_scale.stride(-1), plan.splits, dim, OUT_DTYPES.index(form.out_dtype),
     )  # fmt: skip
-    if parts is not None:
-        per_head = v_scale if v_scale.dim() == 1 else None
-        kernel("combine_parts")(
-            parts, per_head, out, lse, rows, heads, heads // k.shape[2], v_scale.stride(-1),
-            plan.splits, dim, OUT_DTYPES.index(form.out_dtype),
-            grid=-(-rows * -(-dim // 32) // _WARPS), block=32 * _WARPS, programmatic=overlaps,
-        )  # fmt: skip
+    grid = -(-rows * -(-dim // 32) // _WARPS)
+    return [first, Step(kernel("combine_parts"), merged, how(grid, 32 * _WARPS, 0, overlaps))]
+
+
+def how(
+    grid: int | tuple[int, ...], block: int, shared: int = 0, programmatic: bool = False
+) -> tuple[Any, ...]:
+    """As `Kernel.again` takes it."""
+    return (grid, block, shared, None, programmatic, False, True)
 
 
 @functools.cache
@@ -102,7 +134,7 @@ def launches_overlap(device: int | None) -> bool:
 
 def explanation(tensors: tuple[Tensor, ...], form: Form, multiprocessors: int) -> list[str]:
     """Lines for `explain`."""
-    plan = _plan(tensors, form, multiprocessors)
+    plan = plan_of(tensors, form, multiprocessors)
     if plan.tiles == 0:
         return [
             f"CUDA kernel attend_rows, one warp per query row ({plan.grid} blocks): heads wider "
@@ -118,7 +150,7 @@ def explanation(tensors: tuple[Tensor, ...], form: Form, multiprocessors: int) -
     ]
 
 
-def _plan(tensors: tuple[Tensor, ...], form: Form, multiprocessors: int) -> Plan:
+def plan_of(tensors: tuple[Tensor, ...], form: Form, multiprocessors: int) -> Plan:
     q, k, v = tensors[:3]
     cu, table = form.cu_seqlens_q, form.block_table
     return plan_for(

@@ -1,78 +1,152 @@
-"""Calls of `attend` (kernel.cu) whose form has been seen: less host time.
+"""Calls whose form has been seen: one look-up, then launches with everything but addresses ready.
 
-At small sizes a call takes longer on the host than on the GPU. What is checked and chosen depends
-on nothing but dtypes, devices, sizes, strides and alignment, so it is done once for each form.
+For the kernels of kernel.cu, kernel_general.cu and kernel_decode.cu, whose work can be shorter than
+the host needs for checks and choices.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-_MOST = 4096  # forms that are remembered
+from kernelproof.cuda import launches_are_taken
+from kernelproof.cuda_forms import Forms, undisturbed
+from kernelproof.ops.int8_attention.contract import Form
+
+_Tensors = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+Result = Tensor | tuple[Tensor, Tensor]
 
 
-class _Seen(NamedTuple):
-    again: Callable[..., None]
-    how: tuple[Any, ...]
-    tail: tuple[int | float, ...]
-    shape: torch.Size
-    device: torch.device
+class _Call(NamedTuple):
+    """Its launches and what they write to."""
+
+    sizes: torch.Size
+    dtype: torch.dtype
+    with_lse: bool
+    scratch: int  # fp32 elements
+    first: Callable[..., None]
+    merge: Callable[..., None] | None  # of the parts in the scratch memory
+    per_head: bool  # whether values have scales per head, which `merge` takes
+
+    def run(self, tensors: _Tensors, places: tuple[Tensor, ...]) -> Result:
+        like, v_scale = tensors[3], tensors[5]
+        out = like.new_empty(self.sizes, dtype=self.dtype)
+        writes, address = [out.data_ptr()], 0
+        lse = scratch = None
+        if self.with_lse:
+            lse = like.new_empty(self.sizes[:3])
+            writes.append(lse.data_ptr())
+        ends = [t.data_ptr() for t in places]
+        if self.scratch:
+            scratch = like.new_empty(self.scratch)
+            address = scratch.data_ptr()
+            ends.insert(0, address)
+        self.first(*[t.data_ptr() for t in tensors], *writes, *ends)
+        if self.merge is not None:
+            scales = (v_scale.data_ptr(),) if self.per_head else ()
+            self.merge(address, *scales, *writes)
+        return out if lse is None else (out, lse)
 
 
-_seen: dict[tuple[Any, ...], _Seen | None] = {}
+# A call in the plain form without scratch memory, else its launches.
+_Known = Callable[..., Tensor] | _Call
+# By the low bits of the addresses of q, k and v, which choices depend on; None where other kernels
+# make them.
+_forms: Forms[dict[int, _Known | None]] = Forms()
 
 
 def quick(
     q: Tensor, k: Tensor, v: Tensor, q_scale: Tensor, k_scale: Tensor, v_scale: Tensor,
-    causal: bool, scale: float,
-) -> Tensor | None:  # fmt: skip
-    """The output where `attend` makes it in one launch; None for calls of any other kind.
+    causal: bool, scale: float | None, options: tuple[Any, ...] = (),
+    places: tuple[Tensor, ...] = (),
+) -> Result | None:  # fmt: skip
+    """The result of a call whose form is known; else None. Where `undisturbed` only.
 
-    Errors as of `int8_attention`.
+    ``options``: what else distinguishes it, none in the plain form; ``places``: the tensors of
+    `Form.places` that there are.
     """
-    key = (
-        q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(),
-        q_scale.shape, k_scale.shape, v_scale.shape,
-        q_scale.stride(), k_scale.stride(), v_scale.stride(),
-        q.dtype, k.dtype, v.dtype, q_scale.dtype, k_scale.dtype, v_scale.dtype,
-        q.get_device(), k.get_device(), v.get_device(),
-        q_scale.get_device(), k_scale.get_device(), v_scale.get_device(),
-        (q.data_ptr() | k.data_ptr() | v.data_ptr()) & 15, causal, scale,
-    )  # fmt: skip
-    try:
-        seen = _seen[key]
-    except KeyError:
-        if len(_seen) >= _MOST:
-            _seen.clear()
-        seen = _seen[key] = _examined((q, k, v, q_scale, k_scale, v_scale), causal, scale)
+    key = q.shape, k.shape, causal, scale, options
+    seen = _forms.find(key, q, k, v, q_scale, k_scale, v_scale, *places)
     if seen is None:
         return None
-    out = torch.empty(seen.shape, dtype=torch.float32, device=seen.device)
-    seen.again(q.get_device(), (q, k, v, q_scale, k_scale, v_scale, out, *seen.tail), seen.how)
-    return out
-
-
-def _examined(tensors: tuple[Tensor, ...], causal: bool, scale: float) -> _Seen | None:
-    from kernelproof.ops.int8_attention import cuda, cuda_general, cuda_wgmma
-    from kernelproof.ops.int8_attention.contract import PLAIN, check
-
-    q, k, v, *scales = tensors
-    check(q, k, v, scales[0], scales[1], scales[2])
-    per_head = all(s.dim() == 1 and s.is_contiguous() for s in scales)
-    if q.numel() == 0 or k.numel() == 0 or v.dtype != torch.int8 or not per_head:
+    first, second, third = q.data_ptr(), k.data_ptr(), v.data_ptr()
+    call = seen.get(((first | second) & 15) << 4 | third & 15)
+    if call is None or launches_are_taken():
         return None
-    if q.shape[0] > cuda.GRID_LIMIT:
+    if isinstance(call, _Call):
+        return call.run((q, k, v, q_scale, k_scale, v_scale), places)
+    return call(first, second, third, q_scale, k_scale, v_scale)
+
+
+def _plain(first: Callable[..., None], like: Tensor, sizes: torch.Size) -> Callable[..., Tensor]:
+    """A call that is one launch and writes the output only: in the least time."""
+    empty_like, form = torch.empty_like, like.new_empty(()).expand(sizes)
+
+    def run(q: int, k: int, v: int, q_scale: Tensor, k_scale: Tensor, v_scale: Tensor) -> Tensor:
+        out = empty_like(form)
+        first(q, k, v, q_scale.data_ptr(), k_scale.data_ptr(), v_scale.data_ptr(), out.data_ptr())
+        return out
+
+    return run
+
+
+def keep(
+    tensors: _Tensors, causal: bool, scale: float | None, form: Form, result: Result,
+    options: tuple[Any, ...] = (), places: tuple[Tensor, ...] = (),
+) -> None:  # fmt: skip
+    """Remember how a call is made, after one with this result. Arguments as of `quick`."""
+    if not undisturbed() or launches_are_taken() or torch.cuda.is_current_stream_capturing():
+        return
+    q, k, v = tensors[:3]
+    key = q.shape, k.shape, causal, scale, options
+    seen = _forms.find(key, *tensors, *places)
+    odd = ((q.data_ptr() | k.data_ptr()) & 15) << 4 | v.data_ptr() & 15
+    if seen is None:
+        seen = {}
+        _forms.keep(key, seen, *tensors, *places)
+    if odd not in seen:
+        factor = 1.0 / math.sqrt(max(q.shape[3], 1)) if scale is None else float(scale)
+        call = _call(tensors, bool(causal), factor, form, result)
+        if call is None or options or call.scratch:
+            seen[odd] = call
+        else:
+            seen[odd] = _plain(call.first, tensors[3], call.sizes)
+
+
+def _call(
+    tensors: _Tensors, causal: bool, scale: float, form: Form, result: Result
+) -> _Call | None:
+    from kernelproof.ops.int8_attention import cuda, cuda_general, cuda_wgmma
+
+    q, k, v_scale = tensors[0], tensors[1], tensors[5]
+    out, lse = result if isinstance(result, tuple) else (result, None)
+    known = all(t is None or t.is_contiguous() for t in form.places)
+    if 0 in q.shape or 0 in k.shape or q.shape[0] > cuda.GRID_LIMIT or not known:
         return None
     many = cuda.processors(q.device.index)
-    if not cuda_wgmma.why_not(tensors, PLAIN, many):
+    if not cuda_wgmma.why_not(tensors, form, many):
         return None
-    plan = cuda._plan((q, k, v), bool(causal), float(scale), many)
-    if plan is None or plan.blocks or not plan.kernel.name.startswith("attend<"):
+    plan = cuda.dense_plan(tensors, causal, scale, form, many)
+    extra, scratch = None, 0
+    if plan is not None:
+        if not all(s.is_contiguous() for s in tensors[3:]):
+            return None  # their copies lie elsewhere in every call
+        steps = [cuda.dense_step(tensors, out, lse, plan)]
+    else:
+        general = cuda_general.plan_of(tensors, form, many)
+        if general.tiles == 0:
+            return None
+        scratch = cuda_general.scratch_floats(q.shape, general, form.out_dtype)
+        extra = out.new_empty(scratch, dtype=torch.float32) if scratch else None
+        steps = cuda_general.steps(tensors, causal, scale, form, out, lse, extra, general)
+    launches = [step.kernel.bound(q.get_device(), step.args, step.how) for step in steps]
+    if launches[0] is None:
         return None
-    overlaps = cuda_general.launches_overlap(q.device.index)
-    how = (plan.grid, plan.block, plan.shared, None, overlaps, False, True)
-    return _Seen(plan.kernel.again, how, plan.tail, q.shape, q.device)
+    return _Call(
+        q.shape, out.dtype, lse is not None, scratch, launches[0],
+        launches[1] if len(launches) > 1 else None, v_scale.dim() == 1,
+    )  # fmt: skip

@@ -1,0 +1,146 @@
+"""Calls of int8_attention whose form has been seen: the launches that are remembered, emulated."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernelproof import cuda_forms
+from kernelproof.cuda import Kernel
+from kernelproof.cuda_forms import Forms
+from kernelproof.cuda_launch import changes
+from kernelproof.ops.int8_attention import cuda_quick, problem_forms
+from kernelproof.ops.int8_attention.contract import PLAIN, Form
+from kernelproof.ops.int8_attention.reference import attend
+
+BOUNDS = {True: 1e-6, False: 3e-4}
+
+
+def at(address: int, like: Tensor) -> Tensor:
+    """The tensor of the form of ``like`` at an address."""
+    count = 1 + sum((n - 1) * s for n, s in zip(like.shape, like.stride(), strict=True))
+    memory = (ctypes.c_uint8 * (count * like.element_size())).from_address(address)
+    return torch.frombuffer(memory, dtype=like.dtype).as_strided(like.shape, like.stride())
+
+
+class Bound:
+    """`kernelproof.cuda_launch.Bound` for the emulator."""
+
+    def __init__(self, kernel: Kernel, args: tuple[Any, ...], how: tuple[Any, ...]) -> None:
+        self.kernel, self.args, self.how = kernel, args, how
+        self.calls = 0
+
+    def __call__(self, *values: int) -> None:
+        args = list(self.args)
+        for i, value in zip([i for i, x in enumerate(args) if changes(x)], values, strict=True):
+            args[i] = at(value, args[i])
+        self.kernel(*args, grid=self.how[0], block=self.how[1], shared=self.how[2])
+        self.calls += 1
+
+
+@pytest.fixture
+def bound(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Bound]]:
+    """What is remembered while emulated launches count as real ones."""
+    from kernelproof.emulate.standin import Recorder, standing_in
+
+    found: list[Bound] = []
+
+    def make(kernel: Kernel, device: int, args: Any, how: Any) -> Bound:
+        found.append(Bound(kernel, args, how))
+        return found[-1]
+
+    monkeypatch.setattr(Kernel, "bound", make)
+    monkeypatch.setattr(cuda_quick, "launches_are_taken", lambda: False)
+    for module in (cuda_forms, cuda_quick):  # the emulator's stand-in is a mode
+        monkeypatch.setattr(module, "undisturbed", lambda: True)
+    monkeypatch.setattr(cuda_quick, "_forms", Forms())
+    recorder = Recorder()
+    with standing_in(recorder):
+        yield found
+    assert [str(f) for r in recorder.taken() for f in r.findings] == []
+
+
+@pytest.mark.parametrize(
+    ("sizes", "form", "kernel", "launches"),
+    [
+        (dict(scales="head"), PLAIN, "attend<", 1),
+        (dict(scales="head"), Form(False), "attend<", 1),
+        (dict(), PLAIN, "attend_general", 1),
+        (dict(scales="head"), Form(False, with_lse=True), "attend_general", 1),
+        (
+            dict(kind="lens", seq=2, kv_seq=600, lens=(600, 90), head_dim=64),
+            Form(out_dtype=torch.bfloat16, with_lse=True), "attend_decode", 2,
+        ),
+        (
+            dict(kind="paged", seq=1, lens=(500, 70), page=16, scales="head", head_dim=64),
+            Form(), "attend_decode", 2,
+        ),
+        (
+            dict(kind="packed", queries=(9, 0, 17), keys=(9, 5, 33), half=True),
+            Form(with_lse=True), "attend_general", 1,
+        ),
+    ],
+)  # fmt: skip
+def test_the_second_call_of_a_form(
+    bound: list[Bound], sizes: dict[str, Any], form: Form, kernel: str, launches: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """With other tensors: right, and by the remembered launches."""
+    from kernelproof.ops.int8_attention import cuda
+
+    monkeypatch.setattr(cuda, "processors", lambda index: 8)
+    options = () if form is PLAIN else ("x", form.with_lse)
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        made = problem_forms.get_inputs(**sizes)
+        tensors: Any = tuple(made[:6])
+        names = {"packed": ("cu_seqlens_q", "cu_seqlens_k"), "lens": ("kv_lens",)}
+        named = names.get(sizes.get("kind", ""), ("kv_lens", "block_table"))
+        places = dict(zip(named, made[6:], strict=False))
+        asked = form._replace(**places)
+        given = (True, None, options, tuple(places.values()))
+        got: Any = cuda_quick.quick(*tensors, *given)
+        if seed == 0:
+            assert got is None
+            factor = 1 / math.sqrt(tensors[0].shape[3])
+            out, lse = cuda.launch_form(*tensors, True, factor, asked)
+            got = out if lse is None else (out, lse)
+            cuda_quick.keep(tensors, True, None, asked, got, *given[2:])
+        out, lse = got if form.with_lse else (got, None)
+        truth, sums = attend(*tensors[:3], *(t.double() for t in tensors[3:]), True,
+                             1 / math.sqrt(tensors[0].shape[3]), asked)  # fmt: skip
+        assert out.dtype == form.out_dtype and out.shape == truth.shape
+        error = (out.double() - truth).norm() / truth.norm()
+        assert error <= BOUNDS[form.strict] + (2.0**-9 if out.dtype == torch.bfloat16 else 0)
+        assert lse is None or torch.allclose(lse.double(), sums, rtol=1e-6, atol=1e-6)
+    assert [b.kernel.name.startswith(kernel) for b in bound][-launches] is True
+    assert [b.calls for b in bound[-launches:]] == [1] * launches
+
+
+def test_what_other_kernels_do_is_not_remembered(bound: list[Bound]) -> None:
+    wide: Any = tuple(problem_forms.get_inputs(batch=1, seq=2, heads=2, head_dim=300))
+    out = wide[0].float()
+    cuda_quick.keep(wide, True, None, PLAIN, out)
+    assert cuda_quick.quick(*wide, True, None) is None and not bound
+    odd: Any = tuple(problem_forms.get_inputs(batch=1, seq=2, heads=2, scales="head"))
+    spaced = (*odd[:3], *(t.repeat_interleave(2)[::2] for t in odd[3:]))
+    cuda_quick.keep(spaced, True, None, PLAIN, odd[0].float())
+    assert cuda_quick.quick(*spaced, True, None) is None and not bound
+
+
+def test_alignment_is_part_of_the_form(bound: list[Bound]) -> None:
+    """The kernel's loads are chosen by it."""
+    tensors: Any = tuple(problem_forms.get_inputs(batch=1, seq=4, heads=2, scales="head"))
+    cuda_quick.keep(tensors, True, None, PLAIN, tensors[0].float())
+    assert cuda_quick.quick(*tensors, True, None) is not None
+    for number in range(3):
+        t = tensors[number]
+        moved = torch.empty(t.numel() + 1, dtype=t.dtype)[1:].view(t.shape).copy_(t)
+        others: Any = (*tensors[:number], moved, *tensors[number + 1 :])
+        assert cuda_quick.quick(*others, True, None) is None
