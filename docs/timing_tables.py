@@ -67,14 +67,18 @@ def bench_time() -> str:
     found = newest("bench-time")
     heads = ["problem", "whole command", "after build", *_STAGES.values(), "load before"]
     lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    seen: set[str] = set()
     for part in (found, *found.get("later", ())):
         # The first runs of a command fill its caches.
         for row in {run["problem"]: run for run in part["runs"]}.values():
             taken = {s["stage"]: s["seconds"] for s in row["stages"] if not s["beside"]}
             cells = [row["wall"], row["after build"], *(taken.get(name, 0.0) for name in _STAGES)]
-            name = row["problem"] if part is found else f"{row['problem']}, again"
+            name = row["problem"] + (", again" if row["problem"] in seen else "")
+            seen.add(row["problem"])
             cells = [f"{x:.1f} s" for x in cells]
-            lines.append(f"| {name} | {' | '.join(cells)} | {row['load before']:.1f} |")
+            load = row["load before"]
+            cells.append("-" if load is None else f"{load:.1f}")
+            lines.append(f"| {name} | {' | '.join(cells)} |")
     without = [f"{x:.1f}" for x in sorted(found["import of torch without bytecode"])]
     lines += ["", f"Without bytecode importing torch took {' and '.join(without)} s."]
     return "\n".join(lines) + "\n"
