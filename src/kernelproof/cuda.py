@@ -19,7 +19,7 @@ from typing import Any
 
 from kernelproof import launching
 from kernelproof.build.cache import cached, content_key
-from kernelproof.cuda_launch import Bound, Loaded, triple
+from kernelproof.cuda_launch import Loaded, bound, triple
 from kernelproof.errors import CompileError, UnsupportedError
 
 _MISSING = "compiling CUDA source needs cuda-core and NVRTC: pip install 'kernelproof[cuda]'"
@@ -124,7 +124,9 @@ class Kernel:
         else:
             loaded.launch(args, how)
 
-    def bound(self, device: int, args: Sequence[Any], how: tuple[Any, ...]) -> Bound | None:
+    def bound(
+        self, device: int, args: Sequence[Any], how: tuple[Any, ...]
+    ) -> Callable[..., None] | None:
         """Further launches that differ from this one in addresses only; None where launches are
         taken (`taking_launches`). Arguments as of `again`."""
         if _taker is not None:
@@ -132,7 +134,7 @@ class Kernel:
         loaded = self._loaded.get(device)
         if loaded is None:
             loaded = self._loaded[device] = self._load(device)
-        return Bound(loaded, args, how)
+        return bound(loaded, args, how)
 
     def _load(self, device: int) -> Loaded:
         core = _core()

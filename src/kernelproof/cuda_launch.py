@@ -111,59 +111,56 @@ def _cu_launch_kernel_ex() -> Any:
     return function
 
 
-class Bound:
+def bound(loaded: Loaded, args: Sequence[Any], how: tuple[Any, ...]) -> Callable[..., None]:
     """Launches of one kernel that differ in their tensors' addresses only.
 
-    Everything else lies ready: for calls that take longer on the host than on the GPU.
+    Everything else lies ready: for calls that take longer on the host than on the GPU. The function
+    launches on the current stream of the device. It takes ``data_ptr()`` of each tensor among the
+    arguments and ``encoded()`` of each tensor map, in their order.
 
     Args:
         loaded: the kernel on its device.
-        args: the arguments of one launch. Those that are tensors or tensor maps change.
+        args: the arguments of one launch.
         how: as of `Loaded.launch`.
     """
+    # What does not change lies as in the driver's parameter buffer, the rest by itself.
+    fixed = ctypes.create_string_buffer(len(loaded.memory))
+    Packer(args, loaded.layout).pack(fixed, args)
+    changing = [i for i, arg in enumerate(args) if changes(arg)]
+    letters = ("Q" if hasattr(args[i], "data_ptr") else f"{loaded.layout[i][1]}s" for i in changing)
+    form = struct.Struct("<" + "".join(letters))
+    memory = ctypes.create_string_buffer(form.size)
+    at = ctypes.addressof(memory)
+    places = [ctypes.addressof(fixed) + offset for offset, _ in loaded.layout]
+    for i in changing:
+        places[i], at = at, at + loaded.layout[i][1]
+    addresses = (ctypes.c_void_p * (len(places) + 1))(*places)
+    kept = fixed, memory, addresses
+    parameters = ctypes.addressof(addresses)
+    configs: dict[int, int] = {}  # by stream
+    # Names of this function are found faster than attributes.
+    device, function, start, pack = loaded.device, loaded.function, loaded.start, form.pack_into
+    current_device, current_stream = loaded.current_device, loaded.current_stream
+    lock = threading.Lock()
 
-    def __init__(self, loaded: Loaded, args: Sequence[Any], how: tuple[Any, ...]) -> None:
-        self.loaded, self.how = loaded, how
-        self.device, self.function = loaded.device, loaded.function
-        self.start, self.current_stream = loaded.start, loaded.current_stream
-        self.current_device = loaded.current_device
-        # What does not change lies as in the driver's parameter buffer, the rest by itself.
-        self.fixed = ctypes.create_string_buffer(len(loaded.memory))
-        Packer(args, loaded.layout).pack(self.fixed, args)
-        changing = [i for i, arg in enumerate(args) if changes(arg)]
-        letters = (
-            "Q" if hasattr(args[i], "data_ptr") else f"{loaded.layout[i][1]}s" for i in changing
-        )
-        self.form = struct.Struct("<" + "".join(letters))
-        self.memory = ctypes.create_string_buffer(self.form.size)
-        base, at = ctypes.addressof(self.fixed), ctypes.addressof(self.memory)
-        places = [base + offset for offset, _ in loaded.layout]
-        for i in changing:
-            places[i], at = at, at + loaded.layout[i][1]
-        self.addresses = (ctypes.c_void_p * (len(places) + 1))(*places)
-        self.parameters = ctypes.addressof(self.addresses)
-        self.pack = self.form.pack_into
-        self.configs: dict[int, int] = {}  # by stream
-        self.lock = threading.Lock()
-
-    def __call__(self, *values: int | bytes) -> None:
-        """Launch on the current stream of the device. ``values``: ``data_ptr()`` of each tensor
-        and ``encoded()`` of each tensor map, in the order of the arguments."""
-        if self.current_device() != self.device:
+    def launch(*values: int | bytes) -> None:
+        if current_device() != device:
             import torch
 
-            with torch.cuda.device(self.device):
-                self(*values)
+            with torch.cuda.device(device):
+                launch(*values)
             return
-        stream = self.current_stream(self.device)
-        config = self.configs.get(stream)
+        stream = current_stream(device)
+        config = configs.get(stream)
         if config is None:
-            config = self.configs[stream] = self.loaded.config(self.how, stream)
-        with self.lock:  # the memory of the arguments is one for all threads
-            self.pack(self.memory, 0, *values)
-            status = self.start(config, self.function, self.parameters, None)
+            config = configs[stream] = loaded.config(how, stream)
+        with lock:  # the memory of the arguments is one for all threads
+            pack(kept[1], 0, *values)
+            status = start(config, function, parameters, None)
         if status:
-            self.loaded.failed(status)
+            loaded.failed(status)
+
+    return launch
 
 
 def changes(arg: Any) -> bool:
