@@ -355,6 +355,25 @@ CALLS: dict[str, list[Callable[[], None]]] = {
         lambda: mla_of("narrow", (260, 72, 8, 136), BF16, linear=True, multiprocessors=2),
         narrow_in_pairs,
     ],
+    # A rank that leaves eight columns to the last product; warps with several chunks of columns.
+    "mla_kv_thin": [
+        lambda: mla_of("thin", (18, 136, 40, 24), BF16, norm=True, rope=8, multiprocessors=2),
+        lambda: mla_of("thin", (5, 64, 8, 1032), F16, multiprocessors=2),
+    ],
+    "mla_kv_small": [
+        lambda: mla_of("small", (5, 61, 19, 11), norm=True, rope=3),
+        lambda: mla_of("small", (3, 133, 37, 21), F16, linear=True),
+    ],
+    # A second tile for each block; tokens that are no power of two.
+    "mla_kv_few": [
+        lambda: mla_of("few", (1, 136, 64, 96), multiprocessors=2),
+        lambda: mla_of("few", (3, 72, 128, 44), norm=True, rope=4, multiprocessors=4),
+    ],
+    # More tiles than blocks, split sums, and each way that weights lie.
+    "mla_kv_parts": [
+        lambda: mla_of("parts", (130, 72, 72, 136), rope=4, multiprocessors=2),
+        lambda: mla_of("parts", (5, 264, 40, 24), norm=True, linear=True, multiprocessors=2),
+    ],
     "template_op_kernel": [template_op],
     "empty": [lambda: floor("empty", torch.zeros(1))],
     "stream_read": [lambda: floor_streams("stream_read")],
@@ -368,8 +387,9 @@ CALLS: dict[str, list[Callable[[], None]]] = {
 
 
 HOPPER = (
-    "mla_kv_decode", "mla_kv_narrow", "mla_kv_wgmma", "chunked", "gate_keys", "attend_wgmma",
-    "widen_values", "prepare_wgmma", "ends", "scan", "gradients_in_chunks", "gradients_of_some",
+    "mla_kv_decode", "mla_kv_few", "mla_kv_narrow", "mla_kv_parts", "mla_kv_thin", "mla_kv_wgmma",
+    "chunked", "gate_keys", "ends", "scan", "gradients_in_chunks", "gradients_of_some",
+    "attend_wgmma", "widen_values", "prepare_wgmma",
 )  # fmt: skip
 
 
