@@ -210,6 +210,17 @@ def test_packed_sequences_do_not_see_each_other() -> None:
         assert torch.equal(mine, all_[:, 30:])
 
 
+def test_bounds_may_have_a_stride() -> None:
+    call = Call(12, gates="k", lengths=(5, 7))
+    (y, state), by = call.forward(), call.backward()
+    wide = torch.full((3, 4), 99, dtype=torch.int32)
+    wide[:, 1] = torch.tensor([0, 5, 12])
+    call.bounds = wide[:, 1]
+    got, of_got = call.forward(), call.backward()
+    assert torch.equal(got[0], y) and torch.equal(got[1], state)
+    assert all(torch.equal(a, b) for a, b in zip(of_got, by, strict=True))
+
+
 @pytest.mark.parametrize("wrong", [[3, -8, 40], [9, 2, 12]], ids=str)
 def test_bounds_that_are_wrong_stay_within_the_tensors(wrong: list[int]) -> None:
     """They are known to the device alone: memory outside must not be touched."""

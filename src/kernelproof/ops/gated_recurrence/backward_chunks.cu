@@ -84,29 +84,21 @@ __device__ __forceinline__ void right_of_state_transposed(u32 (&x)[4], u32 at, i
   load_transposed(x, at + ((row / 8 + lane / 8 % 2) * 8 + unit + lane / 16) * 128 + lane % 8 * 16);
 }
 
-// Sums over the 16 rows of an accumulator times those of a tile; to 64 floats. Of the 16 columns that
-// lanes of a row hold, each of 8 lanes along the rows ends with two.
+// Sums over the 16 rows of an accumulator times those of a tile; to 64 floats.
 __device__ __forceinline__ void sum_of_products(const float (&x)[8][4], u32 tile, u32 to, int lane) {
-  float sums[16];
 #pragma unroll
   for (int n = 0; n < 8; ++n) {
     const float2 up = unpack(load32(tile + unit_of(lane / 4, n) + lane % 4 * 4));
     const float2 down = unpack(load32(tile + unit_of(lane / 4 + 8, n) + lane % 4 * 4));
-    sums[2 * n] = fmaf(x[n][0], up.x, x[n][2] * down.x);
-    sums[2 * n + 1] = fmaf(x[n][1], up.y, x[n][3] * down.y);
-  }
-  int n = 0;
+    float2 sum = make_float2(fmaf(x[n][0], up.x, x[n][2] * down.x),
+                             fmaf(x[n][1], up.y, x[n][3] * down.y));
 #pragma unroll
-  for (int half = 8, bit = 4; half > 1; half /= 2, bit *= 2) {
-    const bool later = lane & bit;
-    n += later ? half / 2 : 0;
-#pragma unroll
-    for (int i = 0; i < half; ++i) {
-      const float other = __shfl_xor_sync(~0u, later ? sums[i] : sums[i + half], bit);
-      sums[i] = (later ? sums[i + half] : sums[i]) + other;
+    for (int other = 4; other < 32; other *= 2) {
+      sum.x += __shfl_xor_sync(~0u, sum.x, other);
+      sum.y += __shfl_xor_sync(~0u, sum.y, other);
     }
+    if (lane < 4) store64(to + n * 32 + lane * 8, sum);
   }
-  store64(to + n * 32 + lane % 4 * 8, make_float2(sums[0], sums[1]));
 }
 // Columns of an accumulator times 64 floats.
 __device__ __forceinline__ void times_columns(float (&to)[8][4], const float (&x)[8][4], u32 by,

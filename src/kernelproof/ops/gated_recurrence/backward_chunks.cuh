@@ -54,34 +54,27 @@ template <class Gate, int GATES>
 __device__ __forceinline__ void load_steps(Steps& x, const bfloat* q, const bfloat* k,
                                            const Gate* gate, const Gate* gate_head, const Sizes& z,
                                            const Layout& s, const Place& w, int first, int row) {
+  const int64 t0 = w.first + first, key_head = w.h / z.row_group;
   const int valid = w.valid - first;
-  const int64 t0 = w.first + (valid > 0 ? first : 0), key_head = w.h / z.row_group;
   q += w.b * s.q[0] + t0 * s.q[1] + key_head * s.q[2] + row;
   k += w.b * s.k[0] + t0 * s.k[1] + key_head * s.k[2] + row;
   if (GATES & 1) gate += w.b * s.gate[0] + t0 * s.gate[1] + w.h * s.gate[2] + row;
   if (GATES & 2) gate_head += w.b * s.gate_head[0] + t0 * s.gate_head[1] + w.h * s.gate_head[2];
-  // Pointers go from step to step, and stay at the last one: addresses made anew for every load were a
-  // fifth of the time.
 #pragma unroll
   for (int t = 0; t < 16; ++t) {
-    x.q[t] = *reinterpret_cast<const u32*>(q), x.k[t] = *reinterpret_cast<const u32*>(k);
+    x.q[t] = t < valid ? *reinterpret_cast<const u32*>(q + t * s.q[1]) : 0;
+    x.k[t] = t < valid ? *reinterpret_cast<const u32*>(k + t * s.k[1]) : 0;
     x.g[t] = make_float2(1.0f, 1.0f);
-    if (GATES & 1) x.g[t] = make_float2(to_float(gate[0]), to_float(gate[1]));
-    if (GATES & 2) {
-      const float head = to_float(*gate_head);
+    if ((GATES & 1) && t < valid) {
+      const Gate* const pair = gate + t * s.gate[1];
+      x.g[t] = make_float2(to_float(pair[0]), to_float(pair[1]));
+    }
+    if ((GATES & 2) && t < valid) {
+      const float head = to_float(gate_head[t * s.gate_head[1]]);
       x.g[t] = GATES & 1 ? make_float2(column_gate(x.g[t].x, head), column_gate(x.g[t].y, head))
                          : make_float2(head, head);
     }
-    if (t + 1 < valid) {
-      q += s.q[1], k += s.k[1];
-      if (GATES & 1) gate += s.gate[1];
-      if (GATES & 2) gate_head += s.gate_head[1];
-    }
   }
-  if (valid < 16)
-#pragma unroll
-    for (int t = 0; t < 16; ++t)
-      if (t >= valid) x.q[t] = x.k[t] = 0, x.g[t] = make_float2(1.0f, 1.0f);
 }
 
 __device__ __forceinline__ float2 product(const float2 (&g)[16]) {

@@ -186,7 +186,7 @@ def choose(
     if element != torch.bfloat16:  # operands of several planes: more shared memory and registers
         wide = element == torch.float32 and key_dim == 128 and value_dim % 128 == 0
         base = replace(base, tiles=1, states=8 if wide else 4, halves=1, precise=False)
-        base = replace(base, ahead=0 if key_dim == 64 and gates & KEY_GATE else 1)
+        base = replace(base, ahead=0 if key_dim == 64 and element == torch.float32 else 1)
         if key_dim == 256:
             alone = element == torch.float32 and not gates & KEY_GATE
             base = replace(base, preparers=1 if alone else 2)

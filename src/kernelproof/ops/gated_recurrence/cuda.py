@@ -64,6 +64,8 @@ def launch(
     Raises:
         UnsupportedError: T, V or the number of blocks does not fit 32 bits.
     """
+    if cu_seqlens is not None:
+        cu_seqlens = cu_seqlens.contiguous()  # the kernels know no stride of it
     sequences = q.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
     y = torch.empty(v.shape, dtype=v.dtype, device=v.device)
     state = None

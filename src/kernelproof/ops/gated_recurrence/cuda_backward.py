@@ -44,6 +44,8 @@ def launch_backward(
     Beside them it takes memory for a state every 64 steps, and for one partial sum of q and k for
     every 64 columns, of v for every 32 rows; ``cu_seqlens`` is read on the device only.
     """
+    if cu_seqlens is not None:
+        cu_seqlens = cu_seqlens.contiguous()  # the kernels know no stride of it
     tensors = (q, k, v, gate_k, gate_v, gate_head)
     states = (initial_state, grad_state)
     plan = chunked_backward.plan(grad, *tensors, *states, log_gates, cu_seqlens)

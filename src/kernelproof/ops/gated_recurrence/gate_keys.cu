@@ -5,7 +5,6 @@
 
 // Two elements next to each other, read at once.
 __device__ __forceinline__ float2 pair_at(const float* x) { return *reinterpret_cast<const float2*>(x); }
-__device__ __forceinline__ float2 pair_at(const bfloat* x) { return unpack(*reinterpret_cast<const u32*>(x)); }
 __device__ __forceinline__ float2 pair_at(const half16* x) {
   return unpack_half(*reinterpret_cast<const u32*>(x));
 }
@@ -30,14 +29,20 @@ __global__ void __launch_bounds__(K / 2)
   const Element* const k_at = k + b * s.k[0] + t0 * s.k[1] + key_head * s.k[2] + column;
   const Gate* const gate_at =
       gate_k + b * s.gate_k[0] + t0 * s.gate_k[1] + h * s.gate_k[2] + column;
+  u32 qr[16], kr[16];  // of bfloat16; of others qs and ks
   float2 qs[16], ks[16];
   float2 g[16];
   float top = 0.0f;
   const float2 nothing = make_float2(0.0f, 0.0f);
 #pragma unroll
   for (int t = 0; t < 16; ++t) {
-    qs[t] = t < valid ? pair_at(q_at + t * s.q[1]) : nothing;
-    ks[t] = t < valid ? pair_at(k_at + t * s.k[1]) : nothing;
+    if constexpr (FINE) {
+      qs[t] = t < valid ? pair_at(q_at + t * s.q[1]) : nothing;
+      ks[t] = t < valid ? pair_at(k_at + t * s.k[1]) : nothing;
+    } else {
+      qr[t] = t < valid ? *reinterpret_cast<const u32*>(q_at + t * s.q[1]) : 0;
+      kr[t] = t < valid ? *reinterpret_cast<const u32*>(k_at + t * s.k[1]) : 0;
+    }
     const Gate* const pair = gate_at + t * s.gate_k[1];
     g[t] = t < valid ? make_float2(to_float(pair[0]), to_float(pair[1])) : make_float2(1.0f, 1.0f);
     if ((GATES & 4) && t < valid) {
@@ -65,10 +70,8 @@ __global__ void __launch_bounds__(K / 2)
   if constexpr (FINE) {
     all = fine_products(sums, qs, ks, g, own, lane, put_q, put_k);
   } else {
-    u32 qr[16], kr[16];
 #pragma unroll
     for (int t = 0; t < 16; ++t) {
-      qr[t] = pack(qs[t]), kr[t] = pack(ks[t]);
       store32(own + t * LEVEL_ROW + lane * 4, qr[t]);
       store32(own + LEVEL + t * LEVEL_ROW + lane * 4, kr[t]);
     }
