@@ -10,7 +10,7 @@ __device__ __forceinline__ float2 pair_at(const half16* x) {
 }
 
 template <class Element, class Gate, int GATES, int K, bool PRECISE>
-__global__ void __launch_bounds__(K / 2)
+__global__ void __launch_bounds__(K / 2, same<Element, bfloat> ? 4 : 1)
     gate_keys(const Element* q, const Element* k, const Gate* gate_k, const Gate* gate_head,
               char* operands, uint4* products, float* decays, int T, int H, int group,
               const __grid_constant__ Layout s) {
