@@ -85,9 +85,10 @@ def quick(
 def _plain(first: Callable[..., None], like: Tensor, sizes: torch.Size) -> Callable[..., Tensor]:
     """A call that is one launch and writes the output only: in the least time."""
     empty_like, form = torch.empty_like, like.new_empty(()).expand(sizes)
+    contiguous = torch.contiguous_format  # else an axis of size 1 keeps the stride 0
 
     def run(q: int, k: int, v: int, q_scale: Tensor, k_scale: Tensor, v_scale: Tensor) -> Tensor:
-        out = empty_like(form)
+        out = empty_like(form, memory_format=contiguous)
         first(q, k, v, q_scale.data_ptr(), k_scale.data_ptr(), v_scale.data_ptr(), out.data_ptr())
         return out
 
