@@ -71,6 +71,10 @@ def bound(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Bound]]:
     [
         (dict(scales="head"), PLAIN, "attend<", 1),
         (dict(scales="head"), Form(False), "attend<", 1),
+        (
+            dict(batch=1, seq=1, kv_seq=1, heads=1, kv_heads=1, head_dim=1, scales="head"), PLAIN,
+            "attend<", 1,
+        ),
         (dict(), PLAIN, "attend_general", 1),
         (dict(scales="head"), Form(False, with_lse=True), "attend_general", 1),
         (
@@ -116,6 +120,7 @@ def test_the_second_call_of_a_form(
         truth, sums = attend(*tensors[:3], *(t.double() for t in tensors[3:]), True,
                              1 / math.sqrt(tensors[0].shape[3]), asked)  # fmt: skip
         assert out.dtype == form.out_dtype and out.shape == truth.shape
+        assert out.stride() == torch.empty(out.shape).stride()
         error = (out.double() - truth).norm() / truth.norm()
         assert error <= BOUNDS[form.strict] + (2.0**-9 if out.dtype == torch.bfloat16 else 0)
         assert lse is None or torch.allclose(lse.double(), sums, rtol=1e-6, atol=1e-6)

@@ -6,6 +6,7 @@ the host needs for checks and choices.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -84,7 +85,10 @@ def quick(
 
 def _plain(first: Callable[..., None], like: Tensor, sizes: torch.Size) -> Callable[..., Tensor]:
     """A call that is one launch and writes the output only: in the least time."""
-    empty_like, form = torch.empty_like, like.new_empty(()).expand(sizes)
+    form = like.new_empty(()).expand(sizes)
+    empty_like: Callable[..., Tensor] = torch.empty_like
+    if 1 in sizes:  # such an axis would keep the stride 0
+        empty_like = functools.partial(empty_like, memory_format=torch.contiguous_format)
 
     def run(q: int, k: int, v: int, q_scale: Tensor, k_scale: Tensor, v_scale: Tensor) -> Tensor:
         out = empty_like(form)

@@ -184,8 +184,8 @@ CASES: dict[str, dict[str, Any]] = {
     "fast": {"accuracy": "fast"},
     "fast_per_head": {"accuracy": "fast", "scales": "head", "seq": 30, "kv_seq": 30, "lse": True},
     "prefill": {
-        "batch": 1, "seq": 64, "kv_seq": 64, "heads": 132, "kv_heads": 4, "head_dim": 64,
-        "scales": "head", "lse": True,
+        "kind": "lens", "lens": (64,), "seq": 64, "kv_seq": 64, "heads": 132, "kv_heads": 4,
+        "head_dim": 64, "scales": "head",
     },
     "high_prefill": {
         "accuracy": "high", "batch": 1, "seq": 65, "kv_seq": 96, "heads": 132, "kv_heads": 4,
