@@ -43,7 +43,9 @@ def session_judge() -> str:
             continue
         where = f"{env['gpu'] if found['device'] == 'cuda' else env['cpu']}, {env['cores']} cores"
         cells = [size(one[k]) for k in ("judge", "server")]
-        cells.append(size(one["gpu"]) if found["device"] == "cuda" else "-")
+        # Where other jobs had the GPU too, what is in use tells nothing of this one.
+        alone = found["device"] == "cuda" and "on the GPU" not in found["note"]
+        cells.append(size(one["gpu"]) if alone else "-")
         lines.append(f"| {' | '.join([where, *cells, seconds(one['asking'])])} |")
     return "\n".join(lines) + "\n"
 
