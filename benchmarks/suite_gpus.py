@@ -20,6 +20,7 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +61,11 @@ def suite(folder: Path, candidates: list[Path]) -> tuple[Path, Path]:
     return problems, place
 
 
-def judged(folder: Path, gpus: str, args: argparse.Namespace) -> tuple[float, dict[str, Any]]:
-    """Seconds of the run, and its results by item."""
+def judged(
+    folder: Path, gpus: str, args: argparse.Namespace,
+    kept: Callable[[float, Any], None] = lambda since, result: None,
+) -> tuple[float, dict[str, Any]]:  # fmt: skip
+    """Seconds of the run, and its results by item; each is given to ``kept`` as it comes."""
     from kernelproof.suite import runs
 
     options = {**OPTIONS, "device": "cpu"} if args.rehearse else OPTIONS
@@ -72,6 +76,7 @@ def judged(folder: Path, gpus: str, args: argparse.Namespace) -> tuple[float, di
         since = time.perf_counter() - started
         print(f"{since:6.1f} s  [{done}/{count}] {result.item}: {result.status}, {result.place}, "
               f"{result.seconds:.2f} s {result.message[:80]}", flush=True)  # fmt: skip
+        kept(since, result)
 
     state = runs.start(
         folder / "problems", folder / "candidates", timed=not args.rehearse, options=options,
@@ -129,8 +134,15 @@ def main() -> None:
     body["two_gpus"] = {r.item: [r.status, r.place, r.seconds, r.time] for r in two.values()}
     write()
     os.environ["KERNELPROOF_HOME"] = str(folder / "one")
-    alone, one = judged(folder / "all", "0", args)
-    del body["two_gpus"]
+
+    def so_far(since: float, result: Any) -> None:
+        """What there is should the run be cut off."""
+        told = body.setdefault("one_gpu", {})
+        told[result.item] = [result.status, result.place, result.seconds, result.time, since]
+        write()
+
+    alone, one = judged(folder / "all", "0", args, so_far)
+    del body["two_gpus"], body["one_gpu"]
     found = rows(two, one)
     changes = [abs(row["change"]) for row in found if "change" in row]
     body |= {

@@ -23,6 +23,7 @@ import gated_tables
 import int8_tables
 import ladder_tables
 import mla_kv_tables
+import suite_tables
 import timing_tables
 
 from kernelproof.inspect import devices, limits, sentences
@@ -372,6 +373,8 @@ TABLES: dict[str, Callable[..., str]] = {
     "kept_in_l2": timing_tables.kept_in_l2,
     "worker_cost": timing_tables.worker_cost,
     "floors_h200": floors_h200,
+    "suite_level1": suite_tables.level1,
+    "suite_two_gpus": suite_tables.two_gpus,
     "inspect_rules": inspect_rules,
     "inspect_devices": inspect_devices,
     "agents_session": agents_session.kept,

@@ -95,6 +95,7 @@ def test_what_ran_out_of_memory_beside_others_is_judged_alone(tmp_path, monkeypa
     lane = Lane(Room(1e10), [UsageError("no class `Model`")], 10)
     with pytest.raises(UsageError, match="no class"):
         lane.judge(item)
+    lane.room.close()  # else the next one would wait for the lease
     gone = "its process was killed by signal 9, as where the machine's memory ends"
     lane = Lane(Room(1e10), [Lost(gone), right], 10)
     assert lane.judge(item) is right
