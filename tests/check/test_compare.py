@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -77,6 +78,36 @@ def test_overflow_of_the_working_precision_is_the_truth_there() -> None:
     value = truth.half()
     assert judge(value.clone(), expected(truth, value)).passed
     assert not judge(torch.tensor([[6e4, 1.0]]).half(), expected(truth, value)).passed
+
+
+def test_a_sum_near_the_end_of_the_range_may_overflow_on_the_way() -> None:
+    """Partial sums pass it in one order and not in another."""
+    truth = torch.tensor([[3.2e38, 1.0, 1e30]], dtype=torch.float64)
+    value, want = truth.float(), expected(truth)
+
+    def with_first(x: float, at: int = 0) -> torch.Tensor:
+        got = value.clone()
+        got[0, at] = x
+        return got
+
+    verdict = judge(with_first(math.inf), want)
+    assert verdict.passed and verdict.figures is not None and verdict.figures.effective_bits > 23
+    for wrong in (with_first(-math.inf), with_first(math.nan), with_first(1e38)):
+        assert not judge(wrong, want).passed
+    # What is far from the end has overflowed for no reason, unless its terms come near the end.
+    assert not judge(with_first(math.inf, 2), want).passed
+    moved = dataclasses.replace(want, response=torch.tensor([[0.0, 0.0, 2e38 * 2.0**-24]]).double())
+    assert judge(with_first(math.inf, 2), moved).passed
+    assert not judge(with_first(math.nan, 2), moved).passed
+    # The reference may be the one that overflows.
+    theirs = expected(truth, with_first(math.inf))
+    assert judge(value, theirs).passed and judge(with_first(math.inf), theirs).passed
+    assert not judge(with_first(1e38), theirs).passed
+
+
+def test_sums_of_half_precision_have_room() -> None:
+    truth = torch.tensor([[6e4, 1.0]], dtype=torch.float64)
+    assert not judge(torch.tensor([[math.inf, 1.0]]).half(), expected(truth, truth.half())).passed
 
 
 def test_integers_must_be_equal() -> None:

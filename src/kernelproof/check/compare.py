@@ -16,6 +16,8 @@ from kernelproof.types import OutputVerdict
 # Outputs with more elements are judged in parts, each of whole rows: a dozen temporaries in float64
 # of 2^31 elements do not fit anywhere.
 _PART = 1 << 26
+# Partial sums of up to 256 terms of like size are at most so many times their root sum of squares.
+_PARTIAL = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,6 +165,7 @@ def _compare_floating(
     # In the output's own precision, as others do; torch does not compute in eight bits.
     both = (wide, own) if dtype.itemsize == 1 else (got, value)
     compat = bool(torch.allclose(*both, atol=atol, rtol=rtol, equal_nan=True))
+    wide, own = _at_the_edge(wide, own, expected)
     # Where the working precision overflows, or the oracle does, the reference is the truth.
     finite = torch.isfinite(own)
     odd = ~finite | ~torch.isfinite(expected.truth)
@@ -199,6 +202,34 @@ def _compare_floating(
     if not passed and (words := lower_precision(mine.rms, expected.levels or {})):
         update["message"] += f". {words}"
     return verdict.model_copy(update=update)
+
+
+def _at_the_edge(
+    got: torch.Tensor, own: torch.Tensor, expected: Expected
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Candidate and reference with the truth where one of them may have overflowed on the way.
+
+    A sum within the range of its type may have partial sums beyond it in one order and not in
+    another. So an infinity may stand where the terms, by the response to perturbations, or the
+    result come near the end of the range; and where the reference has one although the truth is
+    within the range, a finite result is judged against the truth. Sums of 16-bit numbers are taken
+    in float32, which has room for all of them.
+    """
+    if expected.value.dtype.itemsize < 4:
+        return got, own
+    if not (bool(got.isinf().any()) or bool(own.isinf().any())):
+        return got, own
+    info = torch.finfo(expected.value.dtype)
+    truth = expected.truth
+    terms = torch.nan_to_num(expected.response, posinf=0.0) / budget.unit_roundoff(
+        expected.value.dtype
+    )
+    beyond = terms * _PARTIAL >= info.max
+    near = 2 * truth.abs() >= info.max
+    mine = got.isinf() & torch.isfinite(own) & (beyond | (near & (got.sign() == truth.sign())))
+    theirs = own.isinf() & torch.isfinite(got) & (beyond | near) & (truth.abs() <= info.max)
+    sure = torch.isfinite(truth)
+    return torch.where(mine & sure, truth, got), torch.where(theirs & sure, truth, own)
 
 
 def _worst(
