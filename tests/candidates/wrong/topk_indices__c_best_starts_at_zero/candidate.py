@@ -9,7 +9,7 @@ import torch.nn as nn
 from kernelproof.build import c_library
 
 EXPECT = "wrong"
-SAYS = ["case all_columns", "are zero"]
+SAYS = ["case all_columns", "each is zero"]
 
 topk = c_library([Path(__file__).with_name("kernel.cpp")]).topk
 topk.argtypes = [c_void_p] * 2 + [c_int64] * 3
