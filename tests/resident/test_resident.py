@@ -20,6 +20,7 @@ from kernelproof import holder, session
 from kernelproof.resident import client, place
 from kernelproof.resident.client import Ask
 from kernelproof.resident.imported import Imported
+from kernelproof.resident.launch import Launch
 from kernelproof.resident.place import Line
 
 PROBLEM = Path(__file__).resolve().parents[2] / "problems" / "axpby.py"
@@ -262,6 +263,18 @@ def test_it_ends_without_calls_and_without_its_folder(shop: Shop) -> None:
     assert card is not None and card["ended"] == "it had no call for 1 s"
     three = shop.start("--no-judge")
     assert not shop.at(three).exists()
+
+
+def test_a_folder_that_goes_while_the_judge_starts_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KERNELPROOF_HOME", str(tmp_path))
+    launch = Launch()
+    os.kill(launch._process.pid, signal.SIGSTOP)  # so that it is told before it reads
+    assert launch.tell({"session": "ab", "problem": "x.py", "device": "cpu", "idle": 900}) == ""
+    place.folder_of("ab").rename(tmp_path / "elsewhere")
+    os.kill(launch._process.pid, signal.SIGCONT)
+    assert launch._process.wait(timeout=60) == 0
 
 
 def test_the_command_line_of_a_call_is_read_as_the_whole_one_is() -> None:

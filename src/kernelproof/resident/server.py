@@ -121,7 +121,10 @@ class Judge:
             _leave()
         self.card, listening, self.held = got
         self.folder = place.folder_of(str(self.card["session"]))
-        log = os.open(self.folder / place.LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            log = os.open(self.folder / place.LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        except OSError:  # the folder has gone in the meantime
+            _leave()
         os.dup2(log, 1)
         os.dup2(log, 2)
         os.close(log)
