@@ -13,6 +13,7 @@ pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC compiles the kernels")
 
 from kernelproof.emulate.standin import Recorder, standing_in
 from kernelproof.ops.gated_recurrence import chunked_backward, cuda_backward, reference
+from kernelproof.ops.gated_recurrence.call import Call as Inputs
 from kernelproof.ops.gated_recurrence.gradients import from_sums
 
 FAMILIES = {
@@ -60,8 +61,8 @@ class Call:
         recorder = Recorder(hopper=True)
         q, _, v, *gates = self.tensors
         with standing_in(recorder):
-            states = (self.initial, self.last, self.log, None)
-            assert chunked_backward.plan(self.grad, *self.tensors, *states) is not None
+            given = Inputs(*self.tensors, self.initial, self.last, self.log)  # type: ignore[arg-type]
+            assert chunked_backward.plan(self.grad, given) is not None
             sums = cuda_backward.launch_backward(
                 self.grad, self.last, *self.tensors, 0.5, self.initial, log_gates=self.log
             )
@@ -189,7 +190,8 @@ def test_other_calls_are_left_to_the_general_kernel(change: str) -> None:
     if change == "expanded gradient":
         grad = torch.ones(1, dtype=torch.bfloat16).expand(grad.shape)
     with standing_in(Recorder(hopper=True)):
-        assert chunked_backward.plan(grad, *tensors, None, None, False, bounds) is None
+        given = Inputs(*tensors, cu_seqlens=bounds)  # type: ignore[arg-type]
+        assert chunked_backward.plan(grad, given) is None
 
 
 def test_the_largest_shape_compiles_and_fits_a_block() -> None:

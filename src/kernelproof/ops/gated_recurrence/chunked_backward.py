@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from kernelproof.cuda import Kernel
+from kernelproof.ops.gated_recurrence.call import Call
 from kernelproof.ops.gated_recurrence.config import gate_bits, types
 from kernelproof.ops.gated_recurrence.gradients import Sums
 
@@ -80,37 +81,22 @@ class Plan:
         return _kernel(_SOURCE, f"gradients_in_chunks<Config<{arguments}>>")
 
 
-def plan(
-    grad: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    gate_k: Tensor | None,
-    gate_v: Tensor | None,
-    gate_head: Tensor | None,
-    initial: Tensor | None,
-    last: Tensor | None,
-    log_gates: bool,
-    cu_seqlens: Tensor | None,
-) -> Plan | None:
-    """How ``backward_chunks.cu`` would run this call, None where it cannot, or not well. ``last``:
-    the gradient of the last state."""
-    if q.dtype != torch.bfloat16 or cu_seqlens is not None or q.shape[1] < _FEWEST_STEPS:
+def plan(grad: Tensor, call: Call) -> Plan | None:
+    """How ``backward_chunks.cu`` would run this call, None where it cannot, or not well.
+    ``call.last``: the gradient of the last state."""
+    q, k, v, gate = call.q, call.k, call.v, call.gate
+    if q.dtype != torch.bfloat16 or call.cu_seqlens is not None or q.shape[1] < _FEWEST_STEPS:
         return None
     if (grad.data_ptr() | q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16:
         return None
-    gate = gate_k if gate_k is not None else gate_v if gate_v is not None else gate_head
     return _plan(
         v.device.index,
         torch.float32 if gate is None else gate.dtype,
-        log_gates and gate is not None,
+        call.log_gates and gate is not None,
         q.shape,
         v.shape,
         grad.stride(),
-        q.stride(),
-        k.stride(),
-        v.stride(),
-        *(None if x is None else x.stride() for x in (gate_k, gate_v, gate_head, initial, last)),
+        *call.strides(),
     )
 
 
@@ -185,27 +171,16 @@ class Results(NamedTuple):
     y_parts: Tensor | None
 
 
-def launch(
-    plan: Plan,
-    grad: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    gate_k: Tensor | None,
-    gate_v: Tensor | None,
-    gate_head: Tensor | None,
-    initial: Tensor | None,
-    last: Tensor | None,
-    scale: float,
-) -> tuple[Results, Tensor | None]:
+def launch(plan: Plan, grad: Tensor, call: Call, scale: float) -> tuple[Results, Tensor | None]:
     """The results, and which heads of which sequences (N * H,) are left to the general kernel; None
     where there can be none."""
-    p, gate = plan, gate_v if plan.transposed else gate_k
+    p, q, k, v = plan, call.q, call.k, call.v
+    gate, gate_head = call.gate_v if p.transposed else call.gate_k, call.gate_head
     operands = (grad, v, k, q) if p.transposed else (q, k, v, grad)
     states, gradients = (v.new_empty(p.chains * p.chunks * p.rows * p.columns) for _ in range(2))
     decays = v.new_empty(p.chains * p.chunks * p.rows, dtype=torch.float32)
     unsafe = torch.zeros(p.chains, dtype=torch.int32, device=v.device)
-    results = _results(p, v, initial)
+    results = _results(p, v, call.initial)
     sizes = (p.steps, p.heads, p.rows, p.columns)
     forms = (p.row_group, p.column_group, float(scale), p.strides)
     pieces = p.chains * p.chunks
@@ -214,7 +189,7 @@ def launch(
         grid=pieces * (p.rows // _TILE), block=128, shared=6 * 2 * _TILE * _TILE + 1024,
     )  # fmt: skip
     _kernel(_SOURCE_STATES, "scan")(
-        initial, last, states, gradients, decays, results.d_initial, *sizes, p.strides,
+        call.initial, call.last, states, gradients, decays, results.d_initial, *sizes, p.strides,
         grid=2 * p.chains * (p.rows * p.columns // 8 // _SCAN_THREADS), block=_SCAN_THREADS,
     )  # fmt: skip
     p.kernel()(
@@ -259,21 +234,15 @@ def of_arguments(p: Plan, results: Results) -> tuple[Tensor, Tensor, Tensor]:
     return results.other, results.dk, results.dv
 
 
-def finished(
-    plan: Plan,
-    results: Results,
-    gate_v: Tensor | None,
-    gate_head: Tensor | None,
-    log_gates: bool,
-) -> Sums:
+def finished(plan: Plan, results: Results, call: Call) -> Sums:
     """``results`` as sums. For a gate of the head beside one of columns, ``by_row`` has the width
     of those: only its sum is the same."""
     by_row, by_column = results.dg, None
     if plan.transposed:
         by_row, by_column = None, results.dg
-        if gate_head is not None:
-            assert gate_v is not None and by_column is not None
-            value = gate_v.float().exp() if log_gates else gate_v.float()
+        if call.gate_head is not None:
+            assert call.gate_v is not None and by_column is not None
+            value = call.gate_v.float().exp() if call.log_gates else call.gate_v.float()
             by_row = by_column * value
     return Sums(*of_arguments(plan, results), by_row, by_column, results.d_initial)
 

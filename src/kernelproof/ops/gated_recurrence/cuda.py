@@ -233,21 +233,12 @@ def _contiguous(sizes: Sequence[int], strides: Sequence[int]) -> bool:
     return True
 
 
-def describe(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    gate_k: Tensor | None,
-    gate_v: Tensor | None,
-    gate_head: Tensor | None,
-    log_gates: bool,
-    cu_seqlens: Tensor | None,
-) -> str:
+def describe(call: Call) -> str:
     """What `launch` would run, in words."""
+    q, k, gate_k = call.q, call.k, call.gate_k
     blocks = -(-q.shape[-1] // _MAX_ROWS)
     if q.shape[-1] == 0:
         return "no kernel, because a state without rows makes y zero"
-    call = Call(q, k, v, gate_k, gate_v, gate_head, None, None, log_gates, cu_seqlens)
     in_chunks = chunked.plan(call)
     if in_chunks is not None:
         return chunked.describe(in_chunks)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from kernelproof.cuda import Kernel
 from kernelproof.ops.gated_recurrence import chunked_backward
+from kernelproof.ops.gated_recurrence.call import Call
 from kernelproof.ops.gated_recurrence.config import gate_bits, types
 from kernelproof.ops.gated_recurrence.gradients import Sums, wanted
 
@@ -46,74 +47,67 @@ def launch_backward(
     """
     if cu_seqlens is not None:
         cu_seqlens = cu_seqlens.contiguous()  # the kernels know no stride of it
-    tensors = (q, k, v, gate_k, gate_v, gate_head)
-    states = (initial_state, grad_state)
-    plan = chunked_backward.plan(grad, *tensors, *states, log_gates, cu_seqlens)
-    call = _Call(grad, grad_state, *tensors, scale, initial_state, log_gates)
+    gates = (gate_k, gate_v, gate_head)
+    call = Call(q, k, v, *gates, initial_state, grad_state, log_gates, cu_seqlens)
+    plan = chunked_backward.plan(grad, call)
+    general = _General(grad, call, scale)
     if plan is None:
-        return _all_heads(call, cu_seqlens)
-    results, unsafe = chunked_backward.launch(plan, grad, *tensors, *states, scale)
+        return _all_heads(general)
+    results, unsafe = chunked_backward.launch(plan, grad, call, scale)
     if unsafe is not None:  # heads with gates that its products must not meet
-        _some_heads(call, unsafe, plan, results)
-    return chunked_backward.finished(plan, results, gate_v, gate_head, log_gates)
+        _some_heads(general, unsafe, plan, results)
+    return chunked_backward.finished(plan, results, call)
 
 
-class _Call(NamedTuple):
-    """The arguments of `launch_backward` but ``cu_seqlens``; how ``backward.cu`` divides them."""
+class _General(NamedTuple):
+    """How ``backward.cu`` divides a call, whose ``last`` is the gradient of the last state."""
 
     grad: Tensor
-    grad_state: Tensor | None
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    gate_k: Tensor | None
-    gate_v: Tensor | None
-    gate_head: Tensor | None
+    call: Call
     scale: float
-    initial: Tensor | None
-    log_gates: bool
 
     @property
     def warps(self) -> int:
-        return min(_MAX_WARPS, max(1, -(-self.v.shape[3] // _WARP_COLUMNS)))
+        return min(_MAX_WARPS, max(1, -(-self.call.v.shape[3] // _WARP_COLUMNS)))
 
     @property
     def row_tiles(self) -> int:
-        return -(-self.q.shape[3] // _TILE_ROWS)
+        return -(-self.call.q.shape[3] // _TILE_ROWS)
 
     @property
     def column_tiles(self) -> int:
-        return -(-self.v.shape[3] // (_WARP_COLUMNS * self.warps))
+        return -(-self.call.v.shape[3] // (_WARP_COLUMNS * self.warps))
 
     def kernel(self, entry: str) -> Kernel:
-        gates = (self.gate_k, self.gate_v, self.gate_head)
-        gate = next((g for g in gates if g is not None), None)
+        gate = self.call.gate
+        bits = gate_bits(self.call.gate_k, self.call.gate_v, self.call.gate_head)
         return _kernel(
-            self.q.dtype, torch.float32 if gate is None else gate.dtype,
-            self.log_gates and gate is not None, gate_bits(*gates), self.warps, entry,
+            self.call.q.dtype, torch.float32 if gate is None else gate.dtype,
+            self.call.log_gates and gate is not None, bits, self.warps, entry,
         )  # fmt: skip
 
     def tensors(self) -> tuple[Tensor | None, ...]:
-        gates = (self.gate_k, self.gate_v, self.gate_head)
-        return (self.q, self.k, self.v, *gates, self.initial, self.grad, self.grad_state)
+        *inputs, last = self.call[:8]
+        return (*inputs, self.grad, last)
 
     def sizes(self, sequences: int) -> tuple[Any, ...]:
         """Arguments of the kernels from B to the number of heads that share one of q and k."""
-        _, steps, key_heads, key_dim = self.q.shape
-        heads, value_dim = self.v.shape[2:]
+        _, steps, key_heads, key_dim = self.call.q.shape
+        heads, value_dim = self.call.v.shape[2:]
         strides = [n for x in self.tensors() for n in _strides(x)]
         group = heads // key_heads
         return (sequences, steps, heads, key_dim, value_dim, float(self.scale), *strides, group)
 
     def buffer(self, *shape: int) -> Tensor:
-        return torch.empty(shape, dtype=torch.float32, device=self.v.device)
+        return torch.empty(shape, dtype=torch.float32, device=self.call.v.device)
 
 
-def _all_heads(call: _Call, cu_seqlens: Tensor | None) -> Sums:
+def _all_heads(general: _General) -> Sums:
+    call, cu_seqlens = general.call, general.call.cu_seqlens
     batch, steps, _, key_dim = call.q.shape
     heads, value_dim = call.v.shape[2:]
     sequences = batch if cu_seqlens is None else cu_seqlens.shape[0] - 1
-    row_tiles, column_tiles = call.row_tiles, call.column_tiles
+    row_tiles, column_tiles = general.row_tiles, general.column_tiles
     with_rows, with_columns = wanted(call.gate_k, call.gate_v, call.gate_head)
     # Packed steps outside of all sequences are written by nobody.
     make = torch.empty if cu_seqlens is None else torch.zeros
@@ -128,43 +122,45 @@ def _all_heads(call: _Call, cu_seqlens: Tensor | None) -> Sums:
         parts(row_tiles, value_dim),
         parts(column_tiles, key_dim) if with_rows else None,
         parts(row_tiles, value_dim) if with_columns else None,
-        None if call.initial is None else call.buffer(sequences, heads, key_dim, value_dim),
+        None if call.initial is None else general.buffer(sequences, heads, key_dim, value_dim),
     )
     items = sequences * heads * row_tiles * column_tiles
     if items > 0:
         blocks = min(items, _BLOCKS_PER_PROCESSOR * _processors(call.v))
         chunks = batch * -(-steps // _CHUNK) if cu_seqlens is None else steps // _CHUNK + sequences
-        threads = 32 * call.warps
+        threads = 32 * general.warps
         states = chunks * heads * row_tiles * column_tiles
-        call.kernel("gradients")(
-            *call.tensors(), call.buffer(states, _CELLS, threads),
-            call.buffer(blocks, _CHUNK // _SUB, _CELLS, threads), *sums, *call.sizes(sequences),
+        general.kernel("gradients")(
+            *general.tensors(), general.buffer(states, _CELLS, threads),
+            general.buffer(blocks, _CHUNK // _SUB, _CELLS, threads),
+            *sums, *general.sizes(sequences),
             cu_seqlens, int(cu_seqlens is not None and cu_seqlens.dtype == torch.int64), items,
-            grid=blocks, block=threads, shared=shared_bytes(call.warps),
+            grid=blocks, block=threads, shared=shared_bytes(general.warps),
         )  # fmt: skip
     return Sums._make([*map(_added, sums[:5]), sums.initial])
 
 
 def _some_heads(
-    call: _Call, only: Tensor, plan: chunked_backward.Plan, results: chunked_backward.Results
+    general: _General, only: Tensor, plan: chunked_backward.Plan, results: chunked_backward.Results
 ) -> None:
     """Write the results of the heads that ``only (N * H,)`` marks. Blocks, and so the memory, are
     few where sequences are long, since there is hardly ever anything to do."""
+    call = general.call
     batch, steps, _, key_dim = call.q.shape
     heads, value_dim = call.v.shape[2:]
-    row_tiles, column_tiles, threads = call.row_tiles, call.column_tiles, 32 * call.warps
+    row_tiles, column_tiles, threads = general.row_tiles, general.column_tiles, 32 * general.warps
     chunks = -(-steps // _CHUNK)
     rows, columns = column_tiles * steps * key_dim, row_tiles * steps * value_dim
     floats = 3 * rows + 2 * columns + (chunks + _CHUNK // _SUB) * _CELLS * threads
     blocks = min(batch * heads, _processors(call.v), max(1, _SOME_BYTES // (4 * floats)))
     by_row, by_column = (None, results.dg) if plan.transposed else (results.dg, None)
-    call.kernel("gradients_of_some")(
-        *call.tensors(), call.buffer(blocks, chunks, _CELLS, threads),
-        call.buffer(blocks, _CHUNK // _SUB, _CELLS, threads),
-        *(call.buffer(blocks, n) for n in (rows, rows, columns, rows, columns)),
-        results.d_initial, *call.sizes(batch), only, batch * heads,
+    general.kernel("gradients_of_some")(
+        *general.tensors(), general.buffer(blocks, chunks, _CELLS, threads),
+        general.buffer(blocks, _CHUNK // _SUB, _CELLS, threads),
+        *(general.buffer(blocks, n) for n in (rows, rows, columns, rows, columns)),
+        results.d_initial, *general.sizes(batch), only, batch * heads,
         *chunked_backward.of_arguments(plan, results), by_row, by_column,
-        grid=blocks, block=threads, shared=shared_bytes(call.warps),
+        grid=blocks, block=threads, shared=shared_bytes(general.warps),
     )  # fmt: skip
 
 
@@ -173,19 +169,9 @@ def _processors(tensor: Tensor) -> int:
     return count
 
 
-def describe_backward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    gate_k: Tensor | None,
-    gate_v: Tensor | None,
-    gate_head: Tensor | None,
-    log_gates: bool,
-    cu_seqlens: Tensor | None,
-) -> str:
+def describe_backward(call: Call) -> str:
     """What `launch_backward` would run for a gradient of y that lies as v does, in words."""
-    call = (v, q, k, v, gate_k, gate_v, gate_head, None, None, log_gates, cu_seqlens)
-    plan = chunked_backward.plan(*call)
+    plan = chunked_backward.plan(call.v, call)
     if plan is not None:
         return chunked_backward.describe(plan)
     return f"backward.cu, which runs the recurrence again from states kept every {_CHUNK} steps"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from kernelproof.ops.gated_recurrence.call import Call
 from kernelproof.ops.gated_recurrence.checks import (
     check_dtype_of_kernel,
     check_tensors,
@@ -62,8 +63,9 @@ def explain(
             from kernelproof.ops.gated_recurrence.cuda import describe
             from kernelproof.ops.gated_recurrence.cuda_backward import describe_backward
 
-            call = (q, k, v, gate_k, gate_v, gate_head, log_gates, cu_seqlens)
-            kernel, back = describe(*call), describe_backward(*call)
+            three = (gate_k, gate_v, gate_head)
+            call = Call(q, k, v, *three, log_gates=log_gates, cu_seqlens=cu_seqlens)
+            kernel, back = describe(call), describe_backward(call)
         lines.append(f"{kernel}, because the tensors are on {v.device}")
         lines.append(f"gradients: {back}; the forward keeps nothing but its arguments")
     return "\n  ".join(lines)
