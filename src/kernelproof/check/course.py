@@ -18,6 +18,7 @@ from kernelproof.check.pooling import Pool
 from kernelproof.check.reference import ReferenceModel, flatten, to_device
 from kernelproof.errors import CandidateError, ProblemError
 from kernelproof.spare import spare_memory
+from kernelproof.timeline import span
 from kernelproof.types import Call, Case, Check, Progress, Run
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ class Course(Matrix):
         self.runs.append(run)
         return run.status == "pass"
 
+    @span("compat of the problem")
     def _at_home(self, run: Run, seen: Seen) -> Run:
         """The run with the compat verdict of the problem's own `COMPAT`, where it has one."""
         accepts = getattr(self.reference.module, "COMPAT", None)
@@ -129,10 +131,11 @@ class Course(Matrix):
         the structure of the case's errors."""
         run, results, inputs, model = seen.run, seen.results, seen.inputs, seen.model
         if run.status == "pass":
-            run = self.guards.apply(
-                run.name, run, results, seen.changed, seen.views,
-                lambda result: self._judge(run, result, seen.expected),
-            )  # fmt: skip
+            with span("guards"):
+                run = self.guards.apply(
+                    run.name, run, results, seen.changed, seen.views,
+                    lambda result: self._judge(run, result, seen.expected),
+                )  # fmt: skip
         else:
             run = self.guards.launched(run.name, run, results[0])
         if run.status == "pass" and pooled:
@@ -157,7 +160,8 @@ class Course(Matrix):
         model = self._prepared(case, self.plan.seeds[0])
         # The candidate goes first: while it runs, what it should answer is in no process's memory.
         model.forget()
-        spare_memory(self.plan.device)
+        with span("memory given back"):
+            spare_memory(self.plan.device)
         try:
             self._construct(case)
             results = self.subject.call(inputs, seed, True, repeats)
@@ -196,6 +200,7 @@ class Course(Matrix):
             self.checks[name] = Check(name=name, outcome="skip", message=text)
         return bool(size > limit)
 
+    @span("inputs")
     def _inputs(self, case: Case, seed: int) -> list[Any]:
         return self._guarded(case, lambda: self.reference.drawn(case, seed))  # type: ignore[no-any-return]
 
@@ -240,6 +245,7 @@ class Course(Matrix):
                 f"{case.name!r}: {type(error).__name__}: {text}"
             ) from error
 
+    @span("compare")
     def _judge(self, call: Call, result: Any, expected: list[tuple[str, Expected]]) -> Run:
         problem = self.reference.problem
         got = flatten(result["output"])

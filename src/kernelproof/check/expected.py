@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_map
 from kernelproof.check import budget
 from kernelproof.check.compare import Expected
 from kernelproof.check.reference import ReferenceModel, flatten, working_name
+from kernelproof.timeline import span
 
 # Draws over which the response and the error of serial sums are averaged: none as long as the
 # candidate is within what the rest allows, which spares most runs two oracles; a few; and before a
@@ -91,6 +92,7 @@ def _base(
     ]
 
 
+@span("precisions")
 def _levels(
     model: ReferenceModel, inputs: list[Any], seed: int, base: list[tuple[str, Expected]]
 ) -> list[dict[str, float]]:

@@ -21,6 +21,7 @@ from kernelproof.check.structure import (
     counting_hints,
     hint_of,
 )
+from kernelproof.timeline import span
 
 # Values that an `eps` has in one place or another.
 _EPS = (0.0, 1e-12, 1e-10, 1e-8, 1e-7, 1.1920929e-07, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
@@ -38,6 +39,7 @@ class Pool:
         self._outputs: dict[str, Structure] = {}
         self._hints: dict[str, list[Hint]] = {}
 
+    @span("structure of errors")
     def add(
         self, output: Any, expected: list[tuple[str, Expected]], inputs: list[Any],
         model: ReferenceModel,

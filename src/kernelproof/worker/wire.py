@@ -84,9 +84,8 @@ def _send_segment(sock: socket.socket, segment: Segment, file: segments.File) ->
 def receive(
     sock: socket.socket, timeout: float | None = None, trusting: bool = False
 ) -> tuple[Any, list[Any]]:
-    """Receive one frame: its header, and a buffer for each that was sent; segments of one content
-    in a row are one buffer. ``timeout`` in seconds covers the whole frame. ``trusting``: the other
-    side writes to no segment afterwards.
+    """Receive one frame: its header, and a buffer for each that was sent. ``timeout`` in seconds
+    covers the whole frame. ``trusting``: the other side writes to no segment afterwards.
 
     Raises:
         Closed: the other side has closed the connection.
@@ -99,18 +98,10 @@ def receive(
         raise ValueError("not a frame")
     sizes = [_SIZE.unpack(_exactly(sock, _SIZE.size, deadline))[0] for _ in range(count)]
     header = json.loads(bytes(_exactly(sock, length, deadline)))
-    found: list[Any] = []
-    last = None
-    for size in sizes:
-        found.append(_buffer(sock, size, deadline, trusting, last))
-        last = found[-1] if size & _BESIDE else last
-    return header, found
+    return header, [_buffer(sock, size, deadline, trusting) for size in sizes]
 
 
-def _buffer(
-    sock: socket.socket, size: int, deadline: float | None, trusting: bool, last: Any
-) -> Any:  # fmt: skip
-    """``last``: the segment that came before."""
+def _buffer(sock: socket.socket, size: int, deadline: float | None, trusting: bool) -> Any:
     if not size & _BESIDE:
         return _exactly(sock, size, deadline)
     size &= ~_BESIDE
@@ -131,7 +122,7 @@ def _buffer(
             raise ValueError("not a frame: a segment without its descriptor")
         if trusting:
             return segments.in_place(found[0], size)
-        return segments.copied(found[0], size, last)
+        return segments.copied(found[0], size)
     finally:
         for fd in found:
             os.close(fd)
@@ -169,11 +160,17 @@ def _exactly(sock: socket.socket, size: int, deadline: float | None) -> bytearra
 
 def encode(value: Any, buffers: list[Buffer]) -> Any:
     """``value`` (a nest of tensors, numbers, text and None) as JSON; tensor bytes are appended to
-    ``buffers``. What does not fit is named by its type, for the parent to judge."""
+    ``buffers``, those of large tensors that are equal only once. What does not fit is named by its
+    type, for the parent to judge."""
+    return _encoded(value, buffers, [])
+
+
+def _encoded(value: Any, buffers: list[Buffer], large: list[tuple[int, Any]]) -> Any:
+    """``large``: numbers of buffers that are segments, and what they will be filled from."""
     import torch
 
     if isinstance(value, torch.Tensor):
-        return _encode_tensor(value, buffers)
+        return _encode_tensor(value, buffers, large)
     if value is None or isinstance(value, (bool, str)):
         return {"k": "value", "v": value}
     if isinstance(value, int):
@@ -182,9 +179,10 @@ def encode(value: Any, buffers: list[Buffer]) -> Any:
         return {"k": "float", "v": value if math.isfinite(value) else repr(value)}
     if isinstance(value, (tuple, list)):
         kind = "tuple" if isinstance(value, tuple) else "list"
-        return {"k": kind, "v": [encode(item, buffers) for item in value]}
+        return {"k": kind, "v": [_encoded(item, buffers, large) for item in value]}
     if isinstance(value, dict):
-        return {"k": "dict", "v": [[str(key), encode(v, buffers)] for key, v in value.items()]}
+        items = [[str(key), _encoded(v, buffers, large)] for key, v in value.items()]
+        return {"k": "dict", "v": items}
     return {"k": "other", "type": f"{type(value).__module__}.{type(value).__qualname__}"}
 
 
@@ -216,7 +214,7 @@ class Foreign:
         self.type_name = type_name
 
 
-def _encode_tensor(value: Any, buffers: list[Buffer]) -> Any:
+def _encode_tensor(value: Any, buffers: list[Buffer], large: list[tuple[int, Any]]) -> Any:
     import torch
 
     described = {
@@ -234,6 +232,13 @@ def _encode_tensor(value: Any, buffers: list[Buffer]) -> Any:
     described["buffer"] = len(buffers)
     if plain.numel() * plain.element_size() >= segments.LARGE_BYTES:
         flat = plain.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+        # What repeated calls return is compared where it lies: each way to the parent takes longer.
+        # A worker that lies about it could as well send the same bytes again.
+        for number, other in large:
+            if segments.equal(flat, other):
+                described["buffer"] = number
+                return described
+        large.append((len(buffers), flat))
         # From a GPU straight into the segment.
         buffers.append(Segment(flat.numel(), lambda target: target.copy_(flat)))
         return described
