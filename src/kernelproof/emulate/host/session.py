@@ -22,10 +22,8 @@ from kernelproof.emulate.host.signature import kernel_name
 from kernelproof.emulate.image import Buffer, Packed
 from kernelproof.emulate.report import Finding
 from kernelproof.errors import UnsupportedError
+from kernelproof.launching import MOST_THREADS, SHARED_AT_MOST, SHARED_WITHOUT_OPT_IN
 
-# CUDA C++ programming guide, technical specifications per compute capability.
-_STATIC_SHARED = 48 * 1024
-_MOST_THREADS = 1024
 _INVALID_VALUE, _INVALID_CONFIGURATION = 1, 9  # cudaError_t
 # Memory of up to this size is looked through for pointers, which have no meaning to a kernel.
 _SCANNED_BYTES = 1 << 20
@@ -180,20 +178,23 @@ class Session:
         grid, block = tuple(launch.grid), tuple(launch.block)
         if min(*grid, *block) < 1:
             return _INVALID_CONFIGURATION, f"grid {grid} and block {block} have a size of zero"
-        if threads > _MOST_THREADS or block[2] > 64:
+        if threads > MOST_THREADS or block[2] > 64:
             return _INVALID_CONFIGURATION, (
                 f"a block of {block} threads is larger than a GPU takes: at most 1024, 64 in z"
             )
         if max(grid[1:]) > 65535 or grid[0] >= 1 << 31:
             return _INVALID_CONFIGURATION, f"the grid {grid} is larger than a GPU takes"
-        static = sum(region.size for region in kernel.program().shared)
-        total, most = static + launch.shared, max(_STATIC_SHARED, static + launch.allowed)
-        if total > most:
+        static, allowed = kernel.program().static_shared, int(launch.allowed)
+        # The attribute cannot be set to more than is left beside the static memory.
+        granted = static + allowed <= SHARED_AT_MOST
+        most = max(SHARED_WITHOUT_OPT_IN, static + allowed) if granted else SHARED_WITHOUT_OPT_IN
+        if launch.shared and static + launch.shared > most:
+            refusal = "" if granted else f" and is refused: {SHARED_AT_MOST} is the most in all"
             return _INVALID_VALUE, (
                 f"{launch.shared} bytes of dynamic shared memory beside {static} static ones; "
-                f"more than {_STATIC_SHARED} in all need cudaFuncSetAttribute with "
+                f"more than {SHARED_WITHOUT_OPT_IN} in all need cudaFuncSetAttribute with "
                 "cudaFuncAttributeMaxDynamicSharedMemorySize, "
-                + (f"which allows {launch.allowed}" if launch.allowed else "which is not called")
+                + (f"which asks for {allowed}{refusal}" if allowed else "which is not called")
             )
         return None
 
