@@ -26,7 +26,7 @@ STAGES = {
     "floors": {"cuda", "environment"},  # kernels that measure; the names that floors are kept by
     "report": set(),
     "store": set(),
-    "emulate": {"build", "cuda", "launching", "tensor_map"},
+    "emulate": {"build", "cuda", "cuda_launch", "launching", "tensor_map"},
     "inspect": {"build", "cuda", "emulate", "report"},  # of report the units only
 }
 # Applications of the stages: what they may import, and who may import them.

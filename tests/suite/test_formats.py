@@ -220,7 +220,7 @@ def test_a_solution_that_does_not_compile(binding: str) -> None:
     one["sources"][1]["content"] = "int gather(int rows) {\n  return rows\n}\n"
     record = judged(Item(problem, solution.candidate(one, definition), "gather"))
     assert record.status == "compile_error", record.verdict.message
-    assert re.match(r"kernel.cpp:2: expected ‘;’ before", record.verdict.message)
+    assert re.match(r"kernel.cpp:2: expected .;. before", record.verdict.message)
     assert "[1/2]" not in record.verdict.detail and "ninja" not in record.verdict.detail
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from kernelproof.errors import UsageError
-from kernelproof.suite import local
-from kernelproof.suite.judging import Judge, Lost, Order
+from kernelproof.suite import engine, local, results
+from kernelproof.suite.judging import Judge, Lost, Order, Starved
 from kernelproof.suite.model import Item
 from kernelproof.suite.room import Room, needed, starved
 
@@ -101,6 +101,72 @@ def test_what_ran_out_of_memory_beside_others_is_judged_alone(tmp_path, monkeypa
     assert lane.judge(item) is right
     lane.room.close()
     assert starved(full) and not starved("output is 1")
+
+
+def test_memory_that_others_hold_is_waited_for_and_no_verdict(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("KERNELPROOF_HOME", str(tmp_path))
+    monkeypatch.setattr(local, "PATIENCE", 0.0)
+    item = Item(Path("p.py"), Path("c.py"), "p")
+    full, large = "CUDA out of memory. Tried to allocate 6.00 GiB", 1 << 40
+    crash, right, wrong = answer(full, "crash"), answer(), answer("output is 1", "wrong")
+    refused = UsageError(f"the reference of p fails: OutOfMemoryError: {full}")
+
+    def lane_with(free: float, answers: list[Any]) -> Lane:
+        return Lane(Room(1e11, lambda: free, 2), answers, large)
+
+    for given in (crash, refused, Lost("its process was killed by signal 9")):
+        lane = lane_with(4e10, [given])
+        with pytest.raises(Starved, match="40 of 100 GB were free"):
+            lane.judge(item)
+        lane.room.close()
+    for given in (right, wrong):  # what needed no more than there was
+        lane = lane_with(4e10, [given])
+        assert lane.judge(item) is given
+        lane.room.close()
+    lane = lane_with(9.1e10, [crash])  # the rest is what a waiting judge keeps
+    assert lane.judge(item) is crash
+    lane.room.close()
+    free = iter([1e10, 1e10, 9.5e10])
+    monkeypatch.setattr("kernelproof.suite.room._LOOK_SECONDS", 0.01)
+    assert Room(1e11, lambda: next(free), 2).lacking(10.0) == "" and next(free, None) is None
+
+
+def test_an_item_without_memory_is_lost_at_once(tmp_path) -> None:
+    path = tmp_path / "p.py"
+    path.write_text("class Model: ...\n")
+    found: list[Any] = []
+
+    class One:
+        name, calls = "gpu 0, lane 0", 0
+
+        def judge(self, item: Item) -> dict[str, Any]:
+            self.calls += 1
+            raise Starved("40 of 100 GB were free")
+
+        def close(self) -> None: ...
+
+    class Crew:
+        builders, patience = 0, 0.0
+
+        def __init__(self) -> None:
+            self.one = One()
+            self.new = [self.one]
+
+        def slots(self) -> list[One]:
+            new, self.new = self.new, []
+            return new
+
+        def build(self, item: Item) -> None: ...
+
+        def close(self) -> None: ...
+
+    crew = Crew()
+    engine.run([Item(path, path, "p")], crew, lambda result, record: found.append(result))
+    assert crew.one.calls == 1
+    (result,) = found
+    # What is lost is judged again when the run is resumed.
+    assert (result.status, result.message) == ("lost", "40 of 100 GB were free")
+    assert "lost" in results.AGAIN
     assert needed(0) > 1e9 and needed(1 << 30) > 3 << 30
 
 
@@ -135,7 +201,7 @@ def test_lanes_need_a_gpu_and_no_clock() -> None:
 
 
 def test_judges_that_share_a_gpu_have_room_of_their_own(monkeypatch) -> None:
-    monkeypatch.setattr(local, "_memory", lambda name: 1e11)
+    monkeypatch.setattr(local, "_memory", lambda name: (1e11, lambda: 1e11))
     crew = local.Local(
         local.Rules(False, {}, 60.0), [local.Gpu("0", 0, 2), local.Gpu("1", 1, 2)], lanes=3
     )

@@ -143,9 +143,8 @@ class Loaded:
             machine.steps, time.perf_counter() - started,
         )  # fmt: skip
 
-
     def _check_shared(self, static: int, dynamic: int) -> None:
-        # ptxas 13.0 and 13.5: targets such as sm_90a may declare as much as the GPU has for a block.
+        # ptxas 13.0 and 13.5: for targets such as sm_90a it takes all that the GPU has for a block.
         specific = self.module.target.endswith("a")
         most = launching.SHARED_AT_MOST if specific else launching.SHARED_WITHOUT_OPT_IN
         if static > most:

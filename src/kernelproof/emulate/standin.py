@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from kernelproof import cuda, launching
 from kernelproof.build import inline, stable
+from kernelproof.cuda_launch import triple
 from kernelproof.emulate.api import Loaded, Result, Sizes, load
 from kernelproof.emulate.frontend import HOPPER, target_of
 from kernelproof.emulate.host.session import Session
@@ -107,7 +108,7 @@ class Recorder:
             self._loaded[key] = load(source, name, options)
         kernel = self._loaded[key]
         static = kernel.program().static_shared
-        launching.check(name, cuda.triple(grid), cuda.triple(block), shared, opt_in, static)
+        launching.check(name, triple(grid), triple(block), shared, opt_in, static)
         given = [self._buffer(arg) for arg in args]
         self.results.append(kernel.launch(grid, block, given, shared=shared, cluster=cluster))
 

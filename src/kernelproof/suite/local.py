@@ -7,11 +7,11 @@ import dataclasses
 import json
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kernelproof.errors import KernelproofError, UsageError
-from kernelproof.suite.judging import Judge, Lost, Order, processors_of
+from kernelproof.suite.judging import Judge, Lost, Order, Starved, processors_of
 from kernelproof.suite.model import Item
 from kernelproof.suite.room import Room, needed, starved
 
@@ -21,6 +21,8 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 _COMPILE_SHARE = 4
 _MOST_COMPILING = 8
 NICE = 10
+# Seconds that an item which needs all of a GPU's memory waits for others to leave it.
+PATIENCE = 60.0
 
 
 class Rules:
@@ -110,8 +112,20 @@ class Lane(Worker):
             if among is not None:
                 return among
         with self.room.taken(self.room.size):
+            return self._alone(order)
+
+    def _alone(self, order: Order) -> dict[str, Any]:
+        """The answer that counts, unless it ran out of memory that others held."""
+        lacking = self.room.lacking(PATIENCE)
+        try:
             answer: dict[str, Any] = self.carry_out("judge", order)
-            return answer
+        except (KernelproofError, Lost) as error:
+            if lacking and starved(str(error)):
+                raise Starved(lacking) from error
+            raise
+        if lacking and _ran_out(answer):
+            raise Starved(lacking)
+        return answer
 
     def _among(self, order: Order) -> dict[str, Any] | None:
         """The answer beside others; None where memory was missing."""
@@ -123,9 +137,14 @@ class Lane(Worker):
             if not starved(str(error)):
                 raise
             return None
-        verdict = json.loads(answer["record"])["verdict"]
-        told = (verdict["message"], verdict["detail"], *verdict["notes"])
-        return None if any(map(starved, told)) else answer
+        return None if _ran_out(answer, notes=True) else answer
+
+
+def _ran_out(answer: dict[str, Any], notes: bool = False) -> bool:
+    """Whether memory was missing for a verdict; with ``notes``, for anything that it could tell."""
+    verdict = json.loads(answer["record"])["verdict"]
+    told = (verdict["message"], verdict["detail"], *(verdict["notes"] if notes else ()))
+    return any(map(starved, told))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,7 +207,8 @@ class Local:
         how = {VISIBLE: gpu.name}
         if lanes == 1:
             return [Worker(f"gpu {gpu.name}", self._rules, environment=how, processors=cores)]
-        room = Room(_memory(gpu.name))
+        size, free = _memory(gpu.name)
+        room = Room(size, free, lanes)
         self._rooms.append(room)
         return [
             Lane(f"gpu {gpu.name}, lane {n}", self._rules, room, environment=how, processors=cores)
@@ -242,12 +262,13 @@ def _capability(gpu: str) -> str:
         return ""
 
 
-def _memory(gpu: str) -> float:
-    """Bytes of memory of a GPU that CUDA_VISIBLE_DEVICES takes by this name. Raises UsageError
-    where NVML does not tell."""
+def _memory(gpu: str) -> tuple[float, Callable[[], float]]:
+    """Bytes of memory of a GPU that CUDA_VISIBLE_DEVICES takes by this name, and how many are free.
+    Raises UsageError where NVML does not tell."""
     try:
         nvml, handle = _handle(gpu)
-        return float(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+        size = float(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+        return size, lambda: float(nvml.nvmlDeviceGetMemoryInfo(handle).free)
     except Exception as error:
         raise UsageError(
             f"--lanes needs to know how much memory GPU {gpu} has, which NVML does not tell "
