@@ -4,8 +4,9 @@
     python benchmarks/kernelbench_run.py RUN [--store URL] [--also FILE] [--output FILE]
 
 The reference is its own candidate, on the declared inputs and one seed: what fits the machine must
-pass. The run may have been resumed as often as it took, and may be of a part of the suite: ``--also``
-takes from an earlier results file what this run has not reached, and how many problems there are.
+pass. The run may have been resumed as often as it took, and may be of a part of the suite:
+``--also`` takes from an earlier results file what this run has not reached, and how many problems
+there are.
 Each row names the commit that judged it. What was lost counts as not reached.
 """
 
@@ -25,8 +26,8 @@ def row(result: Any, record: Any, commit: str) -> dict[str, Any]:
     """One problem; ``record`` is None where there is none."""
     found = {
         "problem": f"{result.item} {Path(result.problem).stem.partition('_')[2]}",
-        "commit": commit, "status": result.status, "seconds": round(result.seconds, 1), "attempts": result.attempts,
-        "compat": result.compat,
+        "commit": commit, "status": result.status, "seconds": round(result.seconds, 1),
+        "attempts": result.attempts, "compat": result.compat,
         "message": result.message.replace(f"{Path(result.problem).parent}/", "")[:300],
     }  # fmt: skip
     if result.harness is not None and result.harness.accepted is not True:

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from kernelproof.check import budget
 from kernelproof.check.compare import Expected
 from kernelproof.check.oracle import float64, lift
-from kernelproof.check.reference import ReferenceModel, flatten, to_device
+from kernelproof.check.reference import ReferenceModel
 from kernelproof.check.structure import (
     MIN_GROUPS,
     Finding,
@@ -21,6 +21,7 @@ from kernelproof.check.structure import (
     counting_hints,
     hint_of,
 )
+from kernelproof.check.values import flatten, to_device
 
 # Values that an `eps` has in one place or another.
 _EPS = (0.0, 1e-12, 1e-10, 1e-8, 1e-7, 1.1920929e-07, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
