@@ -115,7 +115,7 @@ def test_memory_that_others_hold_is_waited_for_and_no_verdict(tmp_path, monkeypa
         return Lane(Room(1e11, lambda: free, 2), answers, large)
 
     for given in (crash, refused, Lost("its process was killed by signal 9")):
-        lane = lane_with(4e10, [given])
+        lane = lane_with(4e10, [given, right])
         with pytest.raises(Starved, match="40 of 100 GB were free"):
             lane.judge(item)
         lane.room.close()
@@ -126,9 +126,21 @@ def test_memory_that_others_hold_is_waited_for_and_no_verdict(tmp_path, monkeypa
     lane = lane_with(9.1e10, [crash])  # the rest is what a waiting judge keeps
     assert lane.judge(item) is crash
     lane.room.close()
+    # Gone in time: judged again, and that counts.
+    for given in (crash, refused):
+        for last in (right, crash):
+            free = iter([4e10, 9.5e10])
+            lane = Lane(Room(1e11, free.__next__, 2), [given, last], large)
+            assert lane.judge(item) is last and not lane.answers
+            lane.room.close()
+    for seen in ([9.5e10, 4e10, 9.5e10], [9.5e10, 9.5e10]):  # they came meanwhile; never
+        free = iter(seen)
+        lane = Lane(Room(1e11, free.__next__, 2), [crash, right], large)
+        assert lane.judge(item) is (right if len(seen) == 3 else crash)
+        lane.room.close()
     free = iter([1e10, 1e10, 9.5e10])
     monkeypatch.setattr("kernelproof.suite.room._LOOK_SECONDS", 0.01)
-    assert Room(1e11, lambda: next(free), 2).lacking(10.0) == "" and next(free, None) is None
+    assert Room(1e11, free.__next__, 2).lacking(10.0) == "" and next(free, None) is None
 
 
 def test_an_item_without_memory_is_lost_at_once(tmp_path) -> None:

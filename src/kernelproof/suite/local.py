@@ -115,16 +115,22 @@ class Lane(Worker):
             return self._alone(order)
 
     def _alone(self, order: Order) -> dict[str, Any]:
-        """The answer that counts, unless it ran out of memory that others held."""
-        lacking = self.room.lacking(PATIENCE)
+        """The answer that counts. Where memory ran out while others held some, it is judged again
+        once they are gone; raises Starved where they are not in time."""
+        lacking = self.room.lacking()
         try:
             answer: dict[str, Any] = self.carry_out("judge", order)
+            ran_out = _ran_out(answer)
         except (KernelproofError, Lost) as error:
-            if lacking and starved(str(error)):
-                raise Starved(lacking) from error
-            raise
-        if lacking and _ran_out(answer):
+            ran_out = starved(str(error))
+            if not (ran_out and (lacking or self.room.lacking())):
+                raise
+        if not (ran_out and (lacking or self.room.lacking())):
+            return answer
+        lacking = self.room.lacking(PATIENCE)
+        if lacking:
             raise Starved(lacking)
+        answer = self.carry_out("judge", order)
         return answer
 
     def _among(self, order: Order) -> dict[str, Any] | None:

@@ -81,9 +81,9 @@ class Room:
                 self._free += size
                 self._changed.notify_all()
 
-    def lacking(self, patience: float) -> str:
+    def lacking(self, patience: float = 0.0) -> str:
         """To be asked by who has taken all of it: "" once all is free but for what waiting judges
-        keep; after ``patience`` seconds, in words, how much others hold."""
+        keep; after ``patience`` seconds, in words, how little is."""
         if self._free_now is None:
             return ""
         end = time.monotonic() + patience
