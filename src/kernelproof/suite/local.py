@@ -13,7 +13,8 @@ from typing import Any
 from kernelproof.errors import KernelproofError, UsageError
 from kernelproof.suite.judging import Judge, Lost, Order, Starved, processors_of
 from kernelproof.suite.model import Item
-from kernelproof.suite.room import Room, needed, starved
+from kernelproof.suite.room import Room, needed, needed_of_host, starved
+from kernelproof.worker.limits import available_memory
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 # Beside GPUs, a share of the processors' number is how many candidates are compiled at a time; and
@@ -94,24 +95,26 @@ class Worker:
 
 
 class Lane(Worker):
-    """One of several workers of a GPU, whose memory is ``room``."""
+    """One of several workers of a GPU, whose memory is ``room``; ``host`` is the machine's."""
 
-    def __init__(self, name: str, rules: Rules, room: Room, **how: Any) -> None:
+    def __init__(self, name: str, rules: Rules, room: Room, host: Room, **how: Any) -> None:
         super().__init__(name, rules, **how)
         self.room = room
+        self.host = host
 
     def judge(self, item: Item) -> dict[str, Any]:
         order = self.rules.order(item, str(item.problem), str(item.candidate))
         order = dataclasses.replace(order, held=True)
         weight = self.carry_out("weigh", order)
         self.room.hold(weight["lease"])
-        need = needed(weight["bytes"])
+        need, of_host = needed(weight["bytes"]), needed_of_host(weight["bytes"])
         if need < self.room.size:
-            with self.room.taken(need):
+            # In this order everywhere, so that nobody waits for one who waits for it.
+            with self.room.taken(need), self.host.taken(of_host):
                 among = self._among(order)
             if among is not None:
                 return among
-        with self.room.taken(self.room.size):
+        with self.room.taken(self.room.size), self.host.taken(of_host):
             return self._alone(order)
 
     def _alone(self, order: Order) -> dict[str, Any]:
@@ -185,6 +188,7 @@ class Local:
         self._idle: list[Worker] = []
         self._lock = threading.Lock()
         self._rooms: list[Room] = []
+        self._host = Room(float(available_memory()))
         _check_lanes(rules, gpus, lanes)
         # Builds for other GPUs than the first are made when they are judged.
         self._arch = _capability(gpus[0].name) if gpus else ""
@@ -217,7 +221,14 @@ class Local:
         room = Room(size, free, lanes)
         self._rooms.append(room)
         return [
-            Lane(f"gpu {gpu.name}, lane {n}", self._rules, room, environment=how, processors=cores)
+            Lane(
+                f"gpu {gpu.name}, lane {n}",
+                self._rules,
+                room,
+                self._host,
+                environment=how,
+                processors=cores,
+            )
             for n in range(lanes)
         ]
 

@@ -1,4 +1,4 @@
-"""The memory of a GPU on which several items are judged at a time.
+"""The memory of a GPU on which several items are judged at a time, and that of the machine.
 
 Nothing is timed there, so they may share it. Each takes as much of the memory as it is likely to
 need; one that ran out of it beside others is judged again alone, and only then it counts.
@@ -25,6 +25,10 @@ _COPIES = 3.5
 _IDLE_BYTES = 2e9
 _SLACK_BYTES = 6e9
 _LOOK_SECONDS = 1.0
+# Of the machine's own memory: two processes with CUDA; the inputs as they are drawn and as they are
+# sent, and the outputs as they are sent and as they are judged.
+_HOST_BASE_BYTES = 4e9
+_HOST_COPIES = 2.2
 # The last two: where the machine's own memory ends, its kernel kills the candidate's process; and
 # what a candidate may hold is a share of what others have left.
 _SIGNS = (
@@ -37,6 +41,11 @@ def needed(held: int) -> float:
     """Bytes of a GPU's memory that judging a problem may need whose inputs and outputs are ``held``
     bytes."""
     return _BASE_BYTES + _COPIES * held
+
+
+def needed_of_host(held: int) -> float:
+    """Bytes of the machine's own memory that judging such a problem may need."""
+    return _HOST_BASE_BYTES + _HOST_COPIES * held
 
 
 def starved(text: str) -> bool:
