@@ -19,6 +19,7 @@ from kernelproof.check.reference import ReferenceModel, guarded
 from kernelproof.check.values import flatten, to_device
 from kernelproof.errors import CandidateError, ProblemError
 from kernelproof.spare import spare_memory
+from kernelproof.timeline import span
 from kernelproof.types import Call, Case, Check, Progress, Run
 
 if TYPE_CHECKING:
@@ -197,6 +198,7 @@ class Course(Matrix):
             self.checks[name] = Check(name=name, outcome="skip", message=text)
         return bool(size > limit)
 
+    @span("draw inputs")
     def _inputs(self, case: Case, seed: int) -> list[Any]:
         return self._guarded(case, lambda: self.reference.drawn(case, seed))  # type: ignore[no-any-return]
 
@@ -231,6 +233,7 @@ class Course(Matrix):
     def _guarded(self, case: Case, run: Callable[[], Any]) -> Any:
         return guarded(self.reference.problem.name, case.name, run)
 
+    @span("judge the values")
     def _judge(self, call: Call, result: Any, expected: list[tuple[str, Expected]]) -> Run:
         problem = self.reference.problem
         got = flatten(result["output"])

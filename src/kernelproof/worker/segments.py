@@ -19,6 +19,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from kernelproof.timeline import span
+
 # Below this a socket is as quick: 16 MB there and back take 5 ms.
 LARGE_BYTES = 64 << 20
 _CHUNK = 32 << 20
@@ -40,6 +42,7 @@ class Segment:
     def __len__(self) -> int:
         return self.size
 
+    @span("write gigabytes for a worker")
     def write(self, file: File) -> None:
         """Raises OSError where there can be no such file."""
         file.sized(self.size)
@@ -100,6 +103,7 @@ def of_memory(raw: memoryview) -> Segment | memoryview:
     return Segment(raw.nbytes, fill)
 
 
+@span("copy gigabytes of a worker")
 def copied(fd: int, size: int, last: Any = None) -> Any:
     """Memory of this process with the content of ``fd``; that of ``last``, another such copy, where
     it has the same content, as the outputs of repeated calls have.
