@@ -47,9 +47,9 @@ def _launch_bound(c: Call) -> str:
 def _share(c: Call, needed: float | None) -> float:
     """Share of the call's time that it needs at least, where that is its floor and near; else 0."""
     seconds = c.measured.seconds
-    if seconds is None or needed is None or needed > seconds:
+    if seconds is None or needed is None or needed != c.measured.floor:
         return 0.0
-    return needed / seconds if needed == c.measured.floor >= _NEAR_FLOOR * seconds else 0.0
+    return needed / seconds if _NEAR_FLOOR * seconds <= needed <= seconds else 0.0
 
 
 def _memory_bound(c: Call) -> str:
