@@ -60,7 +60,10 @@ def test_inputs_cross_and_are_used_in_place() -> None:
     assert bool(x.abs().sum() > 0)
 
 
-def test_outputs_that_are_alike_are_kept_once() -> None:
+@pytest.mark.parametrize(("chunk", "piece"), [(32 << 20, 4 << 20), (20_000, 3000), (5000, 5000)])
+def test_outputs_that_are_alike_are_kept_once(monkeypatch, chunk: int, piece: int) -> None:
+    monkeypatch.setattr(segments, "_CHUNK", chunk)
+    monkeypatch.setattr(segments, "_PIECE", piece)
     x = torch.randn(40, 301)
     y = x.clone()
     y[-1, -1] = 0.0

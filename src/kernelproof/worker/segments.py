@@ -15,6 +15,7 @@ import contextlib
 import fcntl
 import mmap
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -24,6 +25,7 @@ from kernelproof.timeline import span
 # Below this a socket is as quick: 16 MB there and back take 5 ms.
 LARGE_BYTES = 64 << 20
 _CHUNK = 32 << 20
+_PIECE = 4 << 20
 _THREADS = 4
 
 
@@ -119,8 +121,11 @@ def copied(fd: int, size: int, last: Any = None) -> Any:
         begins = range(0, size, _CHUNK)
         with ThreadPoolExecutor(_THREADS) as pool:
             if last is not None and len(last) == size:
-                parts = memoryview(last)
-                if all(pool.map(lambda at: _same(fd, parts[at : at + _CHUNK], at), begins)):
+                parts, own_pieces = memoryview(last), threading.local()
+                same = pool.map(
+                    lambda at: _same(fd, parts[at : at + _CHUNK], at, own_pieces), begins
+                )
+                if all(same):
                     return last
             own = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             with contextlib.suppress(OSError, AttributeError):
@@ -142,12 +147,20 @@ def _read(fd: int, into: memoryview, at: int) -> None:
         got += count
 
 
-def _same(fd: int, part: memoryview, at: int) -> bool:
-    """Whether ``fd`` has ``part`` at this place; of what is read there nothing is kept."""
-    own = bytearray(len(part))
-    _read(fd, memoryview(own), at)
-    # A view on the left would compare number by number.
-    return own == part
+def _same(fd: int, part: memoryview, at: int, kept: threading.local) -> bool:
+    """Whether ``fd`` has ``part`` at this place; of what is read there nothing is kept. ``kept``:
+    memory of each thread, since new memory takes as long to be given as to be filled."""
+    if "piece" not in kept.__dict__:
+        kept.piece = bytearray(_PIECE)
+    piece: bytearray = kept.piece
+    for begin in range(0, len(part), _PIECE):
+        wanted = part[begin : begin + _PIECE]
+        # A view on the left would compare number by number.
+        own = piece if len(wanted) == _PIECE else bytearray(len(wanted))
+        _read(fd, memoryview(own), at + begin)
+        if own != wanted:
+            return False
+    return True
 
 
 def in_place(fd: int, size: int) -> mmap.mmap:
