@@ -14,7 +14,8 @@ SRC = Path(__file__).resolve().parents[1] / "src" / "kernelproof"
 
 # Stage -> what else of kernelproof it may import. `types` and `errors` are open to all.
 OPEN = {
-    "timeline", "types", "errors", "home", "importing", "seeding", "spare", "strides", "backward",
+    "timeline", "types", "errors", "home", "importing", "seeding", "spare", "staging", "strides",
+    "backward",
 }  # fmt: skip
 STAGES = {
     "problem": {"resize"},

@@ -30,8 +30,17 @@ def to_device(value: Any, device: str) -> Any:
 
 def identical(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether all elements are equal, NaN counting as equal to NaN."""
+    if _place(a) == _place(b) is not None:
+        return True  # outputs of repeated calls that are alike are kept once
     # The first needs no memory beside the tensors, and settles it where there is no NaN.
     return torch.equal(a, b) or bool(((a == b) | ((a != a) & (b != b))).all())
+
+
+def _place(x: torch.Tensor) -> Any:
+    """What two views of the same memory have in common; None where there is none."""
+    if x.layout is not torch.strided or not x.data_ptr():
+        return None
+    return x.device, x.data_ptr(), x.dtype, x.shape, x.stride(), x.is_conj(), x.is_neg()
 
 
 def equal(a: Any, b: Any) -> bool:

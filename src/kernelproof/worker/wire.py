@@ -17,6 +17,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from kernelproof import staging
 from kernelproof.worker import segments
 from kernelproof.worker.segments import Segment
 
@@ -235,7 +236,7 @@ def _encode_tensor(value: Any, buffers: list[Buffer]) -> Any:
     if plain.numel() * plain.element_size() >= segments.LARGE_BYTES:
         flat = plain.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
         # From a GPU straight into the segment.
-        buffers.append(Segment(flat.numel(), lambda target: target.copy_(flat)))
+        buffers.append(Segment(flat.numel(), lambda target: staging.copy(target, flat)))
         return described
     flat = plain.cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
     raw = flat.view(torch.uint8).numpy() if flat.numel() else None
