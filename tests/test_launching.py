@@ -48,6 +48,9 @@ def test_a_refused_launch_is_told(
 def test_what_fits_is_not_refused() -> None:
     launching.check("k", (1 << 30, 65_535, 65_535), (32, 32), 49_152, False)
     launching.check("k", (1,), (1024,), 232_448, True)
+    launching.check("k", (1,), (1024,), 29_152, False, 20_000)
+    launching.check("k", (1,), (1024,), 212_448, True, 20_000)
+    launching.check("k", (1,), (1024,), 49_152, False, 65_536)  # as ptxas takes for sm_90a
     assert launching.taken() == []
 
 
@@ -175,6 +178,14 @@ def test_a_gpu_counts_what_a_kernel_declares() -> None:
     with pytest.raises(CandidateCrash, match="no GPU grants more than 232,448"):
         kernel(y, grid=1, block=64, shared=212_449)
     assert len(launching.taken("cuda")) == 2
+    if torch.cuda.get_device_capability() != (9, 0):
+        return
+    large = Kernel(BOTH.replace("kept[5000]", "kept[16384]"), "fill")
+    for shared, opt_in in ((256, False), (49_152, False), (166_912, False), (166_912, True)):
+        y.zero_()
+        large(y, grid=1, block=64, shared=shared, opt_in=opt_in)
+        torch.cuda.synchronize()
+        assert y[0] == 5000
 
 
 @pytest.mark.gpu

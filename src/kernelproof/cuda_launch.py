@@ -49,7 +49,7 @@ class Loaded:
         """``static``: bytes of shared memory that the kernel declares with a size."""
         self.static = static
         # Bytes of dynamic shared memory; both kinds count for what a block gets without opting in.
-        self.allowed = max(launching.SHARED_WITHOUT_OPT_IN - static, 0)
+        self.allowed = launching.without_opt_in(static)
 
     def launch(self, args: Sequence[Any], how: tuple[Any, ...]) -> None:
         """``how``: grid, block, shared, cluster, programmatic, cooperative, opt_in."""

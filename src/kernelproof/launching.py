@@ -60,13 +60,20 @@ def check(
             f"{asked(shared, static)}; no GPU grants more than {SHARED_AT_MOST:,}, also by opting "
             "in"
         )
-    elif static + shared > SHARED_WITHOUT_OPT_IN and shared and not opt_in:
+    elif shared > without_opt_in(static) and not opt_in:
         words = (
             f"{asked(shared, static)}; without opting in it gets at most "
             f"{SHARED_WITHOUT_OPT_IN:,}: {_REMEDY}"
         )
     if words:
         refuse(name, words)
+
+
+def without_opt_in(static: int) -> int:
+    """Bytes of dynamic shared memory that a kernel gets without opting in, beside ``static`` ones.
+    With more than 48 KiB of these, which the assembler takes for targets such as sm_90a, it has
+    opted in: seen on an H200."""
+    return (SHARED_WITHOUT_OPT_IN if static <= SHARED_WITHOUT_OPT_IN else SHARED_AT_MOST) - static
 
 
 def asked(shared: int, static: int = 0) -> str:

@@ -21,7 +21,7 @@ _buffers: list[torch.Tensor] = []
 
 
 def copy(target: torch.Tensor, source: torch.Tensor) -> None:
-    """``target.copy_(source)``: done when it returns, in the order of the device's current stream."""
+    """``target.copy_(source)``, done when it returns; in the order of the current stream."""
     import torch
 
     gpu = source.device if source.is_cuda else target.device

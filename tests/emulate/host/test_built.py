@@ -122,8 +122,10 @@ def test_host_code_of_load_inline(tmp_path: Path) -> None:
         assert torch.equal(y, x + x.flip(0))
         module.beside(x, y, 40_000, 39_999)
         module.beside(x, y, 40_000, 40_000)
+        module.beside(x, y, 16_384, 8192)  # it lowers the limit too
+        module.beside(x, y, 8192, 0)
     found = [len(r.errors) for r in recorder.taken()]
-    assert found == [1, 0, 1, 0]
+    assert found == [1, 0, 1, 0, 1, 0]
     assert any(build_root().iterdir())
 
 

@@ -22,7 +22,12 @@ from kernelproof.emulate.host.signature import kernel_name
 from kernelproof.emulate.image import Buffer, Packed
 from kernelproof.emulate.report import Finding
 from kernelproof.errors import UnsupportedError
-from kernelproof.launching import MOST_THREADS, SHARED_AT_MOST, SHARED_WITHOUT_OPT_IN
+from kernelproof.launching import (
+    MOST_THREADS,
+    SHARED_AT_MOST,
+    SHARED_WITHOUT_OPT_IN,
+    without_opt_in,
+)
 
 _INVALID_VALUE, _INVALID_CONFIGURATION = 1, 9  # cudaError_t
 # Memory of up to this size is looked through for pointers, which have no meaning to a kernel.
@@ -184,19 +189,7 @@ class Session:
             )
         if max(grid[1:]) > 65535 or grid[0] >= 1 << 31:
             return _INVALID_CONFIGURATION, f"the grid {grid} is larger than a GPU takes"
-        static, allowed = kernel.program().static_shared, int(launch.allowed)
-        # The attribute cannot be set to more than is left beside the static memory.
-        granted = static + allowed <= SHARED_AT_MOST
-        most = max(SHARED_WITHOUT_OPT_IN, static + allowed) if granted else SHARED_WITHOUT_OPT_IN
-        if launch.shared and static + launch.shared > most:
-            refusal = "" if granted else f" and is refused: {SHARED_AT_MOST} is the most in all"
-            return _INVALID_VALUE, (
-                f"{launch.shared} bytes of dynamic shared memory beside {static} static ones; "
-                f"more than {SHARED_WITHOUT_OPT_IN} in all need cudaFuncSetAttribute with "
-                "cudaFuncAttributeMaxDynamicSharedMemorySize, "
-                + (f"which asks for {allowed}{refusal}" if allowed else "which is not called")
-            )
-        return None
+        return _shared_refused(kernel.program().static_shared, int(launch.shared), launch.allowed)
 
     def _of(self, unit: str) -> list[tuple[str, int, int]]:
         """(name, address, bytes) of the host's copies of a unit's variables."""
@@ -227,6 +220,25 @@ class Session:
     @property
     def tensors(self) -> Sequence[torch.Tensor]:
         return self._tensors
+
+
+def _shared_refused(static: int, shared: int, allowed: int) -> tuple[int, str] | None:
+    """What a GPU says to ``shared`` bytes of dynamic memory beside ``static`` ones; ``allowed``: to
+    what the attribute was set, -1 for never. Seen on an H200: the attribute also lowers the limit,
+    and setting it to more than is left beside the static memory fails."""
+    asked = f"{shared} bytes of dynamic shared memory beside {static} static ones"
+    attribute = "cudaFuncSetAttribute(cudaFuncAttributeMaxDynamicSharedMemorySize)"
+    if allowed >= 0 and static + allowed <= SHARED_AT_MOST:
+        words = f"{asked}; {attribute} has allowed {allowed}"
+        return (_INVALID_VALUE, words) if shared > allowed else None
+    if shared <= without_opt_in(static):
+        return None
+    why = "is not called"
+    if allowed >= 0:
+        why = f"was refused: it asked for {allowed}, and a block has {SHARED_AT_MOST} at the most"
+    return _INVALID_VALUE, (
+        f"{asked}; more than {SHARED_WITHOUT_OPT_IN} in all need {attribute}, which {why}"
+    )
 
 
 class _Memory:
