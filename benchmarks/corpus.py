@@ -24,7 +24,8 @@ import torch
 
 from kernelproof import candidate as candidates
 from kernelproof import problem as problems
-from kernelproof.check.reference import ReferenceModel, flatten
+from kernelproof.check.reference import ReferenceModel
+from kernelproof.check.values import flatten
 from kernelproof.environment import capture
 from kernelproof.errors import CandidateError
 from kernelproof.pipeline import Options, judge

@@ -86,7 +86,8 @@ def part_trace(device: str) -> Part:
     import torch
 
     from kernelproof import problem
-    from kernelproof.check.reference import construct, to_device
+    from kernelproof.check.reference import construct
+    from kernelproof.check.values import to_device
     from kernelproof.work import settled, trace
 
     for name in sorted(problem.known_problems()):

@@ -1,11 +1,13 @@
 """What `kernelproof suite run` has found for KernelBench's problems, as a results file.
 
     kernelproof suite run KERNELBENCH reference --level 1 --no-time --quick --seeds 1 --lanes 3
-    python benchmarks/kernelbench_run.py RUN [--store URL] [--output FILE]
+    python benchmarks/kernelbench_run.py RUN [--store URL] [--also FILE] [--output FILE]
 
 The reference is its own candidate, on the declared inputs and one seed: what fits the machine must
-pass. The run may have been resumed as often as it took. ``--also`` adds what an earlier results
-file has passed of problems that this run has not reached; such rows name their commit.
+pass. The run may have been resumed as often as it took, and may be of a part of the suite:
+``--also`` takes from an earlier results file what this run has not reached, and how many problems
+there are.
+Each row names the commit that judged it. What was lost counts as not reached.
 """
 
 from __future__ import annotations
@@ -20,12 +22,12 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def row(result: Any, record: Any) -> dict[str, Any]:
+def row(result: Any, record: Any, commit: str) -> dict[str, Any]:
     """One problem; ``record`` is None where there is none."""
     found = {
         "problem": f"{result.item} {Path(result.problem).stem.partition('_')[2]}",
-        "status": result.status, "seconds": round(result.seconds, 1), "attempts": result.attempts,
-        "compat": result.compat,
+        "commit": commit, "status": result.status, "seconds": round(result.seconds, 1),
+        "attempts": result.attempts, "compat": result.compat,
         "message": result.message.replace(f"{Path(result.problem).parent}/", "")[:300],
     }  # fmt: skip
     if result.harness is not None and result.harness.accepted is not True:
@@ -41,15 +43,10 @@ def row(result: Any, record: Any) -> dict[str, Any]:
     return {key: value for key, value in found.items() if value not in ("", [], {})}
 
 
-def earlier(path: Path, judged: set[str]) -> list[dict[str, Any]]:
-    """Rows of another results file that passed, of problems that are not ``judged``."""
-    body = json.loads(path.read_text())
-    found = []
-    for one in body["rows"]:
-        name = one["problem"].replace("_", " ", 1) if " " not in one["problem"] else one["problem"]
-        if one["status"] == "pass" and name not in judged:
-            found.append({**one, "problem": name, "earlier": f"{body['commit']}, {body['date']}"})
-    return found
+def merged(new: list[dict[str, Any]], also: dict[str, Any]) -> list[dict[str, Any]]:
+    """``new`` with the rows of another results file whose problems are not among them."""
+    judged = {one["problem"] for one in new}
+    return new + [one for one in also["rows"] if one["problem"] not in judged]
 
 
 def main() -> None:
@@ -57,6 +54,7 @@ def main() -> None:
     parser.add_argument("run")
     parser.add_argument("--store")
     parser.add_argument("--commit", default="", help="of what ran where there was no git")
+    parser.add_argument("--suite", default="", help="its name, where the run is of a part")
     parser.add_argument("--also", type=Path, help="an earlier results file")
     parser.add_argument(
         "--output", type=Path, default=ROOT / "results/h200/kernelbench-level1.json"
@@ -64,30 +62,35 @@ def main() -> None:
     args = parser.parse_args()
     from kernelproof.store import Store
     from kernelproof.suite import runs
+    from kernelproof.suite.results import AGAIN
 
     state, records = runs.state(args.run, store=args.store), Store(args.store)
     rows, machines = [], {}
     for result in state.results:
+        if result.status in AGAIN:
+            continue
         record = records.get(result.record_id) if result.record_id else None
-        rows.append(row(result, record))
+        commit = args.commit
         if record is not None:
             made = record.environment
-            machines[made.gpu or made.cpu] = {
-                "torch": made.torch, "driver": made.gpu_driver,
-                "commit": made.commit or args.commit,
-            }  # fmt: skip
+            commit = made.commit or args.commit
+            machines[made.gpu or made.cpu] = {"torch": made.torch, "driver": made.gpu_driver}
+        rows.append(row(result, record, commit))
+    problems = state.run.count
     if args.also is not None:
-        rows += earlier(args.also, {one["problem"] for one in rows})
-        rows.sort(key=lambda one: runs.by_name(one["problem"]))
+        also = json.loads(args.also.read_text())
+        rows = merged(rows, also)
+        problems = max(problems, also["problems"])
+        machines = {**also["machines"], **machines}
+    rows.sort(key=lambda one: runs.by_name(one["problem"]))
     counts = Counter(one["status"] for one in rows)
     body = {
-        "suite": state.run.suite, "date": f"{state.run.created:%F}", "machines": machines,
-        "options": state.run.options, "problems": state.run.count,
-        "left": state.run.count - len(rows), "earlier": sum("earlier" in one for one in rows),
-        "statuses": dict(counts.most_common()), "rows": rows,
+        "suite": args.suite or state.run.suite, "date": f"{state.run.created:%F}",
+        "machines": machines, "options": state.run.options, "problems": problems,
+        "left": problems - len(rows), "statuses": dict(counts.most_common()), "rows": rows,
     }  # fmt: skip
     args.output.write_text(json.dumps(body, indent=1) + "\n")
-    print(f"{state.run.count} problems, {body['left']} left: {dict(counts.most_common())}")
+    print(f"{problems} problems, {body['left']} left: {dict(counts.most_common())}")
 
 
 if __name__ == "__main__":

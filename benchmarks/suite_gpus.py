@@ -1,10 +1,13 @@
 """A suite on one GPU and on two: is it nearly twice as fast, with the same verdicts and times?
 
     python benchmarks/suite_gpus.py [--count 40] [--output results/h200/suite-two-gpus.json]
+    python benchmarks/suite_gpus.py --gpus 0 [--join FILE]
 
 The candidates are fixtures of tests/candidates: right and wrong, in CUDA, Triton and PyTorch. Each
 of the two runs begins with a data folder of its own that has the floors of the GPUs and nothing
 else, so that both compile all. Nothing else may run on the machine.
+``--gpus`` makes one of the two runs alone; ``--join`` takes the other from an earlier results file,
+whose environment is kept beside it. What was judged is in the file should a run be cut off.
 ``--inline`` judges after it candidates that take nvcc half a minute: their seconds tell whether
 the builds ahead were what the GPU's worker found. ``--rehearse`` does all of it on the CPU, without
 times.
@@ -20,7 +23,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +67,8 @@ def suite(folder: Path, candidates: list[Path]) -> tuple[Path, Path]:
 def judged(
     folder: Path, gpus: str, args: argparse.Namespace,
     kept: Callable[[float, Any], None] = lambda since, result: None,
-) -> tuple[float, dict[str, Any]]:  # fmt: skip
-    """Seconds of the run, and its results by item; each is given to ``kept`` as it comes."""
+) -> float:  # fmt: skip
+    """Seconds of the run; its results are given to ``kept`` as they come."""
     from kernelproof.suite import runs
 
     options = {**OPTIONS, "device": "cpu"} if args.rehearse else OPTIONS
@@ -78,91 +81,109 @@ def judged(
               f"{result.seconds:.2f} s {result.message[:80]}", flush=True)  # fmt: skip
         kept(since, result)
 
-    state = runs.start(
+    runs.start(
         folder / "problems", folder / "candidates", timed=not args.rehearse, options=options,
         means=means, told=told,
     )  # fmt: skip
-    return time.perf_counter() - started, {r.item: r for r in state.results}
+    return time.perf_counter() - started
 
 
-def rows(two: dict[str, Any], one: dict[str, Any]) -> list[dict[str, Any]]:
+def half(folder: Path, gpus: str, args: argparse.Namespace, body: dict[str, Any]) -> None:
+    """The run on ``gpus``, into ``body``; written as it goes on."""
+    from kernelproof import environment
+
+    own: dict[str, Any] = {
+        "created": f"{datetime.datetime.now(datetime.timezone.utc):%F %T}",
+        "environment": environment.capture().model_dump(), "count": args.count, "items": {},
+    }  # fmt: skip
+    body["halves"]["one" if gpus == "0" else "two"] = own
+
+    def kept(since: float, result: Any) -> None:
+        own["items"][result.item] = {
+            "status": result.status, "place": result.place, "seconds": round(result.seconds, 3),
+            "time": result.time, "clock": result.ratios[0].clock if result.ratios else "",
+            "since": round(since, 2),
+        }  # fmt: skip
+        write(args.output, body)
+
+    own["seconds"] = judged(folder, gpus, args, kept)
+    write(args.output, body)
+
+
+def compared(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, Any]:
+    """The two halves side by side; ``speedup`` where neither was cut off."""
     found = []
-    for name in sorted(one):
-        a, b = one[name], two[name]
-        row = {"item": name, "status": [a.status, b.status], "place": [a.place, b.place],
-               "seconds": [round(r.seconds, 3) for r in (a, b)]}  # fmt: skip
-        if a.time is not None and b.time is not None:
-            row["median"] = [a.time[0], b.time[0]]
-            row["change"] = b.time[0] / a.time[0] - 1
-            row["clock"] = a.ratios[0].clock
+    for name in sorted(one["items"].keys() & two["items"].keys()):
+        a, b = one["items"][name], two["items"][name]
+        row = {"item": name, "status": [a["status"], b["status"]],
+               "seconds": [a["seconds"], b["seconds"]]}  # fmt: skip
+        if a.get("time") and b.get("time"):
+            row["median"] = [a["time"][0], b["time"][0]]
+            row["change"] = b["time"][0] / a["time"][0] - 1
         found.append(row)
-    return found
+    changes = [abs(row["change"]) for row in found if "change" in row]
+    whole = "seconds" in one and "seconds" in two and one["items"].keys() == two["items"].keys()
+    return {
+        "speedup": one["seconds"] / two["seconds"] if whole else None,
+        "compared": len(found),
+        "same_verdicts": sum(row["status"][0] == row["status"][1] for row in found),
+        "timed": len(changes), "largest_change": max(changes, default=None),
+        "within_3_percent": sum(c <= 0.03 for c in changes), "items": found,
+    }  # fmt: skip
+
+
+def write(output: Path, body: dict[str, Any]) -> None:
+    halves = body["halves"]
+    if len(halves) == 2:
+        body.update(compared(halves["one"], halves["two"]))
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps(body, indent=1) + "\n")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=40)
+    parser.add_argument("--gpus", choices=("0", "0,1"), help="make this one of the two runs alone")
+    parser.add_argument("--join", type=Path, help="a results file that has the other run")
     parser.add_argument("--inline", action="store_true")
     parser.add_argument("--rehearse", action="store_true")
     parser.add_argument("--output", type=Path, default=ROOT / "results/h200/suite-two-gpus.json")
     args = parser.parse_args()
     os.environ.setdefault("KERNELPROOF_HOME", tempfile.mkdtemp())
-    from kernelproof import environment
     from kernelproof.suite import local
 
+    chosen_gpus = [args.gpus] if args.gpus else ["0,1", "0"]
     gpus = local.visible(None, "cpu" if args.rehearse else None)
-    if len(gpus) < 2 and not args.rehearse:
-        raise SystemExit(f"two GPUs are needed; there are {len(gpus)}")
+    needed = max(len(one.split(",")) for one in chosen_gpus)
+    if len(gpus) < needed and not args.rehearse:
+        raise SystemExit(f"{needed} GPU(s) are needed; there are {len(gpus)}")
+    body: dict[str, Any] = {"options": OPTIONS, "halves": {}}
+    if args.join is not None:
+        body["halves"].update(json.loads(args.join.read_text())["halves"])
     folder = Path(tempfile.mkdtemp())
-    candidates = chosen(args.count)
     suite(folder / "warm", chosen(2))
-    suite(folder / "all", candidates)
-    body: dict[str, Any] = {"created": f"{datetime.datetime.now(datetime.timezone.utc):%F %T}"}
-
-    def write() -> None:
-        args.output.parent.mkdir(parents=True, exist_ok=True)
-        args.output.write_text(json.dumps(body, indent=1) + "\n")
-
+    suite(folder / "all", chosen(args.count))
     # Floors are measured once.
-    judged(folder / "warm", "0,1", args)
+    judged(folder / "warm", max(chosen_gpus, key=len), args)
     home = Path(os.environ["KERNELPROOF_HOME"])
-    for name in ("two", "one"):
-        shutil.copytree(home, folder / name, ignore=shutil.ignore_patterns("builds", "*.sqlite*"))
-    os.environ["KERNELPROOF_HOME"] = str(folder / "two")
-    both, two = judged(folder / "all", "0,1", args)
-    body["two_gpus_seconds"] = both
-    body["two_gpus"] = {r.item: [r.status, r.place, r.seconds, r.time] for r in two.values()}
-    write()
-    os.environ["KERNELPROOF_HOME"] = str(folder / "one")
-
-    def so_far(since: float, result: Any) -> None:
-        """What there is should the run be cut off."""
-        told = body.setdefault("one_gpu", {})
-        told[result.item] = [result.status, result.place, result.seconds, result.time, since]
-        write()
-
-    alone, one = judged(folder / "all", "0", args, so_far)
-    del body["two_gpus"], body["one_gpu"]
-    found = rows(two, one)
-    changes = [abs(row["change"]) for row in found if "change" in row]
-    body |= {
-        "environment": environment.capture().model_dump(), "options": OPTIONS,
-        "candidates": len(found), "one_gpu_seconds": alone, "speedup": alone / both,
-        "same_verdicts": sum(row["status"][0] == row["status"][1] for row in found),
-        "timed": len(changes), "largest_change": max(changes, default=None),
-        "within_3_percent": sum(c <= 0.03 for c in changes), "items": found,
-    }  # fmt: skip
-    write()
-    print(f"one GPU {alone:.1f} s, two {both:.1f} s: {alone / both:.2f}x; "
-          f"{body['same_verdicts']} of {len(found)} verdicts the same; of {len(changes)} medians "
-          f"{body['within_3_percent']} within 3 %")  # fmt: skip
+    for one in chosen_gpus:
+        place = folder / f"home {one}"
+        shutil.copytree(home, place, ignore=shutil.ignore_patterns("builds", "*.sqlite*"))
+        os.environ["KERNELPROOF_HOME"] = str(place)
+        half(folder / "all", one, args, body)
+    if "speedup" in body:
+        same = f"{body['same_verdicts']} of {body['compared']} verdicts the same"
+        near = f"of {body['timed']} medians {body['within_3_percent']} within 3 %"
+        print(f"{body['speedup']} times as fast; {same}; {near}")
     if args.inline:
+        found: dict[str, Any] = {}
         suite(folder / "inline", [*(FIXTURES / "gpu" / name for name in INLINE), *chosen(2)])
-        seconds, found = judged(folder / "inline", "0", args)
-        body["inline"] = {"seconds": seconds, "items": {
-            name: {"status": r.status, "seconds": r.seconds} for name, r in found.items()
-        }}  # fmt: skip
-        write()
+        seconds = judged(
+            folder / "inline", "0", args,
+            lambda _, r: found.update({r.item: {"status": r.status, "seconds": r.seconds}}),
+        )  # fmt: skip
+        body["inline"] = {"seconds": seconds, "items": found}
+        write(args.output, body)
 
 
 if __name__ == "__main__":

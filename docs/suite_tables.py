@@ -22,50 +22,57 @@ def level1() -> str:
         lines.append(f"| `{status}` | {count} | {told} |")
     if found["left"]:
         lines.append(f"| not reached | {found['left']} | |")
-    if found["earlier"]:
-        lines.append(
-            f"| of those that pass, by an earlier version only | {found['earlier']} | the results "
-            "name its commit |"
-        )
     passed = [row for row in rows if row["status"] == "pass"]
     largest = max(row["elements"] for row in passed)
     seconds = sorted(row["seconds"] for row in passed)
-    refused = sum(not row["compat"] for row in passed if "earlier" not in row)
+    refused = sum(not row["compat"] for row in passed if "compat" in row)
+    versions = len({row["commit"] for row in rows})
     lines += [
         f"| largest output that was judged | | {largest / 1e9:.2f} billion elements |",
         "| seconds for a problem, several at a time | | half within "
         f"{seconds[len(seconds) // 2]:.0f}, {seconds[-1]:.0f} at the most |",
         f"| `pass` that KernelBench's own evaluation would refuse | {refused} | |",
+        f"| versions that judged them | {versions} | the results name the commit of each |",
     ]  # fmt: skip
     return "\n".join(lines) + "\n"
 
 
 def two_gpus() -> str:
-    """A suite on one H200 and on two; the run on one may have been cut off."""
+    """A suite on one H200 and on two, which may be runs of different days; either may have been cut
+    off."""
     found = _read("suite-two-gpus.json")
-    count, two = found["candidates"], found["two_gpus_seconds"]
+    halves = [found["halves"][name] for name in ("one", "two")]
+    compared = found["items"]
     lines = ["| | one H200 | two |", "|---|---|---|"]
-    if "one_gpu_seconds" not in found:
-        judged, so_far = found["one_gpu_judged"], found["one_gpu_seconds_so_far"]
-        both = [row for row in found["items"] if row["status"][0] is not None]
-        one, other = (sum(row["seconds"][n] for row in both) for n in (0, 1))
-        lines += [
-            f"| {count} candidates, start of the workers included | {judged} in {so_far:.0f} s, "
-            f"then cut off | {two:.0f} s |",
-            f"| the same verdict | | {found['same_verdicts']} of {judged} |",
-            f"| seconds in which these {judged} were judged, added up | {one:.0f} | {other:.0f} |",
-        ]  # fmt: skip
-        return "\n".join(lines) + "\n"
-    one = found["one_gpu_seconds"]
-    changes = sorted(abs(row["change"]) for row in found["items"] if "change" in row)
-    lines += [
-        f"| {count} candidates, start of the workers included | {one:.0f} s "
-        f"| {two:.0f} s: {one / two:.2f}x |",
-        f"| the same verdict | | {found['same_verdicts']} of {count} |",
-        f"| median within 3 % | | {found['within_3_percent']} of {found['timed']} "
-        f"(half of them within {changes[len(changes) // 2]:.1%}, the worst {changes[-1]:.1%}) |",
-    ]  # fmt: skip
+    lines.append(_row("run", [half["created"][:16] for half in halves]))
+    told = [_half(half) for half in halves]
+    if found["speedup"] is not None:
+        told[1] += f": {found['speedup']:.2f}x"
+    lines.append(_row("candidates, start of the workers included", told))
+    sums = [f"{sum(row['seconds'][n] for row in compared):.0f}" for n in (0, 1)]
+    lines.append(_row(f"seconds in which the same {len(compared)} were judged, added up", sums))
+    lines.append(_row("the same verdict", ["", f"{found['same_verdicts']} of {len(compared)}"]))
+    changes = sorted(abs(row["change"]) for row in compared if "change" in row)
+    if changes:
+        half, worst = changes[len(changes) // 2], changes[-1]
+        told = (
+            f"{found['within_3_percent']} of {len(changes)} (half of them within {half:.1%}, the "
+            f"worst {worst:.1%})"
+        )
+        lines.append(_row("median within 3 %", ["", told]))
     return "\n".join(lines) + "\n"
+
+
+def _half(half: dict[str, Any]) -> str:
+    judged, count = len(half["items"]), half["count"]
+    if "seconds" in half:
+        return f"{judged} in {half['seconds']:.0f} s"
+    so_far = half.get("so_far") or max((row["since"] for row in half["items"].values()), default=0)
+    return f"{judged} of {count} in {so_far:.0f} s, then cut off"
+
+
+def _row(title: str, cells: list[str]) -> str:
+    return f"| {title} | {' | '.join(cells)} |"
 
 
 def _read(name: str) -> Any:

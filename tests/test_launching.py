@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernelproof import launching
+from kernelproof import emulate, launching
 from kernelproof.cuda import Kernel
 from kernelproof.emulate.standin import Recorder, standing_in
-from kernelproof.errors import CandidateCrash
+from kernelproof.errors import CandidateCrash, CompileError
 from kernelproof.pipeline import Options, judge
 
 SOURCE = """
@@ -48,6 +48,9 @@ def test_a_refused_launch_is_told(
 def test_what_fits_is_not_refused() -> None:
     launching.check("k", (1 << 30, 65_535, 65_535), (32, 32), 49_152, False)
     launching.check("k", (1,), (1024,), 232_448, True)
+    launching.check("k", (1,), (1024,), 29_152, False, 20_000)
+    launching.check("k", (1,), (1024,), 212_448, True, 20_000)
+    launching.check("k", (1,), (1024,), 49_152, False, 65_536)  # as ptxas takes for sm_90a
     assert launching.taken() == []
 
 
@@ -60,6 +63,49 @@ def test_the_emulator_refuses_what_a_gpu_refuses() -> None:
         kernel(y, grid=1, block=64, shared=50_000)
     assert y.all()
     assert len(launching.taken()) == 1
+
+
+BOTH = """
+extern "C" __global__ void fill(float* y) {
+  __shared__ float kept[5000];
+  extern __shared__ float scratch[];
+  for (int i = threadIdx.x; i < 5000; i += blockDim.x) kept[i] = i;
+  scratch[threadIdx.x] = 1;
+  __syncthreads();
+  y[threadIdx.x] = scratch[threadIdx.x] + kept[4999 - threadIdx.x];
+}
+"""
+
+
+def test_the_emulator_counts_what_a_kernel_declares() -> None:
+    kernel, y = Kernel(BOTH, "fill"), torch.zeros(64)
+    with standing_in(Recorder()):
+        kernel(y, grid=1, block=64, shared=29_152, opt_in=False)
+        assert y[0] == 5000
+        with pytest.raises(CandidateCrash, match="29,153 bytes of dynamic and 20,000 of static"):
+            kernel(y, grid=1, block=64, shared=29_153, opt_in=False)
+        kernel(y, grid=1, block=64, shared=29_153)
+        with pytest.raises(CandidateCrash, match="no GPU grants more than 232,448"):
+            kernel(y, grid=1, block=64, shared=212_449)
+    assert len(launching.taken()) == 2
+    with pytest.raises(ValueError, match="212,449 bytes of dynamic and 20,000 of static"):
+        emulate.launch(BOTH, "fill", 1, 64, [y.numpy()], shared=212_449)
+
+
+def test_the_emulator_refuses_declarations_that_the_assembler_refuses() -> None:
+    large, y = BOTH.replace("kept[5000]", "kept[12289]"), torch.zeros(64)
+    with standing_in(Recorder()), pytest.raises(CompileError, match="declares 49,156 bytes"):
+        Kernel(large, "fill")(y, grid=1, block=64, shared=256)
+    with pytest.raises(CompileError, match="sm_80"):
+        Kernel(large, "fill").compile("sm_80")
+    # Targets of one very architecture take them.
+    emulate.launch(large, "fill", 1, 64, [y.numpy()], shared=256, arch="compute_90a")
+    assert y[0] == 5000 and Kernel(large, "fill").compile("sm_90a")
+    larger = BOTH.replace("kept[5000]", "kept[58113]")
+    with pytest.raises(CompileError, match="takes at most 232,448"):
+        emulate.launch(larger, "fill", 1, 64, [y.numpy()], shared=256, arch="compute_90a")
+    with pytest.raises(CompileError):
+        Kernel(larger, "fill").compile("sm_90a")
 
 
 CANDIDATE = """
@@ -115,6 +161,31 @@ def test_an_error_that_nobody_catches_is_the_candidates(tmp_path: Path) -> None:
     record = judge("axpby", path, options=options)
     assert record.status == "crash"
     assert "a block of 2,048 threads" in record.verdict.message
+
+
+@pytest.mark.gpu
+def test_a_gpu_counts_what_a_kernel_declares() -> None:
+    kernel, y = Kernel(BOTH, "fill"), torch.zeros(64, device="cuda")
+    kernel(y, grid=1, block=64, shared=29_152, opt_in=False)
+    with pytest.raises(CandidateCrash, match="29,153 bytes of dynamic and 20,000 of static"):
+        kernel(y, grid=1, block=64, shared=29_153, opt_in=False)
+    # The opt-in is made for what is less than 48 KiB by itself.
+    for shared in (29_153, 48_000, 100_000, 212_448):
+        y.zero_()
+        kernel(y, grid=1, block=64, shared=shared)
+        torch.cuda.synchronize()
+        assert y[0] == 5000
+    with pytest.raises(CandidateCrash, match="no GPU grants more than 232,448"):
+        kernel(y, grid=1, block=64, shared=212_449)
+    assert len(launching.taken("cuda")) == 2
+    if torch.cuda.get_device_capability() != (9, 0):
+        return
+    large = Kernel(BOTH.replace("kept[5000]", "kept[16384]"), "fill")
+    for shared, opt_in in ((256, False), (49_152, False), (166_912, False), (166_912, True)):
+        y.zero_()
+        large(y, grid=1, block=64, shared=shared, opt_in=opt_in)
+        torch.cuda.synchronize()
+        assert y[0] == 5000
 
 
 @pytest.mark.gpu

@@ -14,7 +14,8 @@ SRC = Path(__file__).resolve().parents[1] / "src" / "kernelproof"
 
 # Stage -> what else of kernelproof it may import. `types` and `errors` are open to all.
 OPEN = {
-    "timeline", "types", "errors", "home", "importing", "seeding", "spare", "strides", "backward",
+    "timeline", "types", "errors", "home", "importing", "seeding", "spare", "staging", "strides",
+    "backward",
 }  # fmt: skip
 STAGES = {
     "problem": {"resize"},
@@ -26,7 +27,7 @@ STAGES = {
     "floors": {"cuda", "environment"},  # kernels that measure; the names that floors are kept by
     "report": set(),
     "store": set(),
-    "emulate": {"build", "cuda", "tensor_map"},
+    "emulate": {"build", "cuda", "cuda_launch", "launching", "tensor_map"},
     "inspect": {"build", "cuda", "emulate", "report"},  # of report the units only
 }
 # Applications of the stages: what they may import, and who may import them.

@@ -86,13 +86,14 @@ class Kernel:
 
         Args:
             grid, block: in blocks and in threads; with ``cluster``, the grid still counts blocks.
-            shared: dynamic shared memory in bytes; above 48 KiB the opt-in is made here.
+            shared: dynamic shared memory in bytes; where it and the memory that the kernel declares
+                are more than 48 KiB, the opt-in is made here.
             cluster: blocks per cluster (sm_90 and later).
             programmatic: programmatic dependent launch; the kernel must wait with
                 ``griddepcontrol.wait`` before it touches memory.
             cooperative: all blocks run at the same time, so that they may wait for one another.
-            opt_in: False refuses more than 48 KiB of dynamic shared memory, as `<<<...>>>` does
-                where nobody has set the attribute.
+            opt_in: False refuses dynamic shared memory that makes more than 48 KiB with what the
+                kernel declares, as `<<<...>>>` does where nobody has set the attribute.
 
         Raises:
             CandidateCrash: the launch asks for more threads or shared memory than a block can have.
@@ -101,7 +102,7 @@ class Kernel:
         if _taker is not None:
             launching.check(self.name, triple(grid), triple(block), shared, opt_in)
             source = self.path if self.path is not None else self.source
-            _taker(source, self.name, self.options, args, grid, block, shared, cluster)
+            _taker(source, self.name, self.options, args, grid, block, shared, cluster, opt_in)
             return
         device = _device_of(args)
         with _made_current(device):
@@ -186,7 +187,7 @@ _taker: Callable[..., None] | None = None
 @contextlib.contextmanager
 def taking_launches(taker: Callable[..., None]) -> Iterator[None]:
     """Inside, every launch calls ``taker(source, name, options, args, grid, block, shared,
-    cluster)`` and does nothing else; ``source`` is a path or the text."""
+    cluster, opt_in)`` and does nothing else; ``source`` is a path or the text."""
     global _taker
     before, _taker = _taker, taker
     try:

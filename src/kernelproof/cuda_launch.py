@@ -34,7 +34,7 @@ class Loaded:
         # Addresses of configurations, and what they are the addresses of.
         self.configs: dict[tuple[Any, ...], int] = {}
         self.kept: list[Any] = []
-        self.allowed = launching.SHARED_WITHOUT_OPT_IN  # bytes of dynamic shared memory
+        self.count_shared(_static_shared(name, kernel, device))
         # The arguments as they lie in the driver's parameter buffer, and the addresses of each.
         length = max((offset + size for offset, size in self.layout), default=1)
         self.memory = ctypes.create_string_buffer(length)
@@ -44,6 +44,12 @@ class Loaded:
         )
         self.parameters = ctypes.addressof(self.addresses)
         self.lock = threading.Lock()
+
+    def count_shared(self, static: int) -> None:
+        """``static``: bytes of shared memory that the kernel declares with a size."""
+        self.static = static
+        # Bytes of dynamic shared memory; both kinds count for what a block gets without opting in.
+        self.allowed = launching.without_opt_in(static)
 
     def launch(self, args: Sequence[Any], how: tuple[Any, ...]) -> None:
         """``how``: grid, block, shared, cluster, programmatic, cooperative, opt_in."""
@@ -69,9 +75,9 @@ class Loaded:
         """Address of the driver's form of ``how``, as of `launch`, on a stream."""
         grid, block, shared, cluster, programmatic, cooperative, opt_in = how
         blocks, threads = triple(grid), triple(block)
-        launching.check(self.name, blocks, threads, shared, opt_in)
+        launching.check(self.name, blocks, threads, shared, opt_in, self.static)
         if shared > self.allowed:  # never less than an earlier configuration was granted
-            _allow_shared(self.name, self.kernel, shared, self.device)
+            _allow_shared(self.name, self.kernel, shared, self.static, self.device)
             self.allowed = shared
         attributes = []
         kinds = self.driver.CUlaunchAttributeID
@@ -256,8 +262,19 @@ def triple(value: int | tuple[int, ...]) -> tuple[int, ...]:
     return sizes + (1,) * (3 - len(sizes))
 
 
-def _allow_shared(name: str, kernel: Any, nbytes: int, device: int) -> None:
-    """Opt in to more than 48 KiB of dynamic shared memory per block."""
+def _static_shared(name: str, kernel: Any, device: int) -> int:
+    """Bytes of shared memory that a kernel declares with a size."""
+    import cuda.bindings.driver as driver
+
+    attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
+    status, found = driver.cuKernelGetAttribute(attribute, kernel.handle, device)
+    if status != driver.CUresult.CUDA_SUCCESS:
+        raise RuntimeError(f"CUDA does not tell the shared memory of {name}: {status!r}")
+    return int(found)
+
+
+def _allow_shared(name: str, kernel: Any, nbytes: int, static: int, device: int) -> None:
+    """Opt in to ``nbytes`` of dynamic shared memory per block, with which it has over 48 KiB."""
     import cuda.bindings.driver as driver
 
     attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -265,6 +282,6 @@ def _allow_shared(name: str, kernel: Any, nbytes: int, device: int) -> None:
     if status != driver.CUresult.CUDA_SUCCESS:
         launching.refuse(
             name,
-            f"{nbytes:,} bytes of dynamic shared memory for a block, more than this GPU grants one "
-            f"that opts in ({status})",
+            f"{launching.asked(nbytes, static)}, more than this GPU grants one that opts in "
+            f"({status})",
         )

@@ -113,7 +113,8 @@ def _ran(
     import torch
     from torch.utils._pytree import tree_leaves
 
-    from kernelproof.check.reference import construct, to_device
+    from kernelproof.check.reference import construct
+    from kernelproof.check.values import to_device
     from kernelproof.work import trace
 
     args, kwargs = reference.init_args(case)

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from kernelproof import candidate as candidates
 from kernelproof.build.cache import content_key
 from kernelproof.errors import UsageError
-from kernelproof.home import home
+from kernelproof.home import home, keep
 
 
 def placed(
@@ -44,11 +44,5 @@ def placed(
     key = content_key(name, *(part for item in sorted(texts.items()) for part in item))
     folder = home() / "sessions" / session / key
     root = folder / name if files else folder
-    for file, text in texts.items():
-        path = root / file
-        if not path.is_file() or path.read_text() != text:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            part = path.with_name(f".{path.name}.part")
-            part.write_text(text)
-            part.replace(path)
+    keep(root, texts)
     return root if files else root / f"{name}.py"

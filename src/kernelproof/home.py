@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 STORE_VARIABLE = "KERNELPROOF_STORE"
@@ -20,6 +21,18 @@ def home() -> Path:
         path = (Path(base) if base else Path.home() / ".cache") / "kernelproof"
     path.mkdir(parents=True, exist_ok=True)
     return path
+
+
+def keep(root: Path, files: Mapping[str, str]) -> None:
+    """Write ``files`` (relative name -> text) below ``root``, where they are not there already.
+    Others who write the same at the same time, or read, see whole files only."""
+    for file, text in files.items():
+        path = root / file
+        if not path.is_file() or path.read_text() != text:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            part = path.with_name(f".{path.name}.{os.getpid()}.part")
+            part.write_text(text)
+            part.replace(path)
 
 
 def store_url() -> str | None:

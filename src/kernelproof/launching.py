@@ -13,8 +13,9 @@ from typing import Any, NoReturn
 
 from kernelproof.errors import CandidateCrash
 
-# Bytes of dynamic shared memory that a block gets without opting in, and threads of a block, on
-# every GPU so far (CUDA C++ guide, 5.2.3 and the table of compute capabilities).
+# Bytes of shared memory, static and dynamic together, that a block gets without opting in, and
+# threads of a block, on every GPU so far (CUDA C++ guide, 5.2.3 and the table of compute
+# capabilities).
 SHARED_WITHOUT_OPT_IN = 48 * 1024
 MOST_THREADS = 1024
 _GRID = (1 << 31, 1 << 16, 1 << 16)
@@ -34,14 +35,16 @@ _refused: list[str] = []
 
 
 def check(
-    name: str, grid: tuple[int, ...], block: tuple[int, ...], shared: int, opt_in: bool
-) -> None:
+    name: str, grid: tuple[int, ...], block: tuple[int, ...], shared: int, opt_in: bool,
+    static: int = 0,
+) -> None:  # fmt: skip
     """Refuse what the driver of any GPU would.
 
     Args:
         grid, block: blocks and threads along each axis.
-        shared: dynamic shared memory in bytes; ``opt_in``: whether more than 48 KiB is asked for
-            by the attribute.
+        shared: dynamic shared memory in bytes; ``opt_in``: whether the attribute asks for it where
+            it and the static memory are more than 48 KiB.
+        static: shared memory in bytes that the kernel declares with a size.
 
     Raises:
         CandidateCrash: it asks for more than a block can have.
@@ -52,18 +55,31 @@ def check(
         words = f"a grid of {grid} blocks; it may have 1 to 2^31 - 1, 65,535 and 65,535"
     elif not 0 < threads <= MOST_THREADS or block[2:] > (64,):
         words = f"a block of {threads:,} threads; it may have 1 to {MOST_THREADS:,}, 64 along z"
-    elif shared > SHARED_AT_MOST:
+    elif static + shared > SHARED_AT_MOST:
         words = (
-            f"{shared:,} bytes of dynamic shared memory for a block; no GPU grants more than "
-            f"{SHARED_AT_MOST:,}, also by opting in"
+            f"{asked(shared, static)}; no GPU grants more than {SHARED_AT_MOST:,}, also by opting "
+            "in"
         )
-    elif shared > SHARED_WITHOUT_OPT_IN and not opt_in:
+    elif shared > without_opt_in(static) and not opt_in:
         words = (
-            f"{shared:,} bytes of dynamic shared memory for a block; without opting in it gets at "
-            f"most {SHARED_WITHOUT_OPT_IN:,}: {_REMEDY}"
+            f"{asked(shared, static)}; without opting in it gets at most "
+            f"{SHARED_WITHOUT_OPT_IN:,}: {_REMEDY}"
         )
     if words:
         refuse(name, words)
+
+
+def without_opt_in(static: int) -> int:
+    """Bytes of dynamic shared memory that a kernel gets without opting in, beside ``static`` ones.
+    With more than 48 KiB of these, which the assembler takes for targets such as sm_90a, it has
+    opted in: seen on an H200."""
+    return (SHARED_WITHOUT_OPT_IN if static <= SHARED_WITHOUT_OPT_IN else SHARED_AT_MOST) - static
+
+
+def asked(shared: int, static: int = 0) -> str:
+    """How much shared memory a launch asks for, in words."""
+    beside = f" and {static:,} of static" if static else ""
+    return f"{shared:,} bytes of dynamic{beside} shared memory for a block"
 
 
 def refuse(name: str, words: str) -> NoReturn:

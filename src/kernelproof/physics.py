@@ -74,7 +74,8 @@ def _empty(timing: Timing) -> float | None:
 
 def _work(race: Race, notes: list[str]) -> Work | None:
     """The work of the timed case, the problem's own figures where it has them."""
-    from kernelproof.check.reference import construct, to_device
+    from kernelproof.check.reference import construct
+    from kernelproof.check.values import to_device
     from kernelproof.seeding import seed_all
     from kernelproof.work import settled, trace
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kernelproof import staging
+
 if TYPE_CHECKING:
     import torch
 
@@ -17,10 +19,24 @@ def copy_like(tensor: torch.Tensor, device: str) -> torch.Tensor:
     """
     import torch
 
-    if tensor.is_contiguous() or tensor.layout is not torch.strided:
+    if tensor.layout is not torch.strided:
         return tensor.to(device, copy=True)
+    if tensor.is_contiguous():
+        return moved(tensor, device)
     copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
     # Elements that share one place hold one value; torch refuses to write them all.
     once = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in tensor.stride())
     copy[once].copy_(tensor[once])
+    return copy
+
+
+def moved(tensor: torch.Tensor, device: str) -> torch.Tensor:
+    """A copy of ``tensor`` on ``device``, contiguous where it is; gigabytes go by `staging`."""
+    import torch
+
+    plain = type(tensor) is torch.Tensor and not tensor.requires_grad
+    if not plain or not tensor.is_contiguous() or not staging.large(tensor):
+        return tensor.to(device, copy=True)
+    copy = torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
+    staging.copy(copy, tensor)
     return copy

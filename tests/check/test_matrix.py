@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 from kernelproof.check.matrix import _rebuilt
-from kernelproof.check.reference import flatten
+from kernelproof.check.values import flatten
 
 
 class Pair(NamedTuple):

@@ -207,6 +207,23 @@ def test_what_a_solution_needs_and_lacks_is_said(tmp_path: Path) -> None:
         assert re.search(words, record.verdict.message), record.verdict.message
 
 
+@pytest.mark.parametrize("binding", ["tvm-ffi", "torch"])
+def test_a_solution_that_does_not_compile(binding: str) -> None:
+    if binding == "tvm-ffi" and importlib.util.find_spec("tvm_ffi") is None:
+        pytest.skip("needs tvm-ffi (extra `tvm`)")
+    definition = json.loads((HERE / "flashinfer/definitions/gather/gather_d16.json").read_text())
+    problem = item(formats.load(HERE / "flashinfer"), "gather_d16/gather_into").problem
+    one = json.loads(
+        (HERE / "flashinfer/solutions/us/gather/gather_d16/gather_bound_to_tvm.json").read_text()
+    )
+    one["spec"]["binding"] = binding
+    one["sources"][1]["content"] = "int gather(int rows) {\n  return rows\n}\n"
+    record = judged(Item(problem, solution.candidate(one, definition), "gather"))
+    assert record.status == "compile_error", record.verdict.message
+    assert re.match(r"kernel.cpp:2: expected .;. before", record.verdict.message)
+    assert "[1/2]" not in record.verdict.detail and "ninja" not in record.verdict.detail
+
+
 def test_a_share_of_wrong_elements_is_what_their_tolerance_takes() -> None:
     suite = formats.load(HERE / "sol")
     records = {i.name: judged(i) for i in suite.items}

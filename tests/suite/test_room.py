@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from kernelproof.errors import UsageError
-from kernelproof.suite import local
-from kernelproof.suite.judging import Judge, Lost, Order
+from kernelproof.suite import engine, local, results
+from kernelproof.suite.judging import Judge, Lost, Order, Starved
 from kernelproof.suite.model import Item
-from kernelproof.suite.room import Room, needed, starved
+from kernelproof.suite.room import Room, needed, needed_of_host, starved
 
 
 def test_items_share_what_there_is_in_order() -> None:
@@ -52,7 +52,7 @@ class Lane(local.Lane):
     """Answers from a list in place of a process."""
 
     def __init__(self, room: Room, answers: list[Any], weight: int) -> None:
-        super().__init__("gpu 0, lane 0", local.Rules(False, {}, 60.0), room)
+        super().__init__("gpu 0, lane 0", local.Rules(False, {}, 60.0), room, Room(1e12))
         self.answers, self.weight, self.orders = answers, weight, []
 
     def carry_out(self, do: str, order: Order | None) -> Any:
@@ -90,7 +90,7 @@ def test_what_ran_out_of_memory_beside_others_is_judged_alone(tmp_path, monkeypa
         assert [order.crowded for order in lane.orders] == orders
         # The run has the lease: who asked for it again would wait for ever.
         assert all(order.held for order in lane.orders)
-        assert lane.room._free == 1e10
+        assert lane.room._free == 1e10 and lane.host._free == 1e12
         lane.room.close()
     lane = Lane(Room(1e10), [UsageError("no class `Model`")], 10)
     with pytest.raises(UsageError, match="no class"):
@@ -101,7 +101,115 @@ def test_what_ran_out_of_memory_beside_others_is_judged_alone(tmp_path, monkeypa
     assert lane.judge(item) is right
     lane.room.close()
     assert starved(full) and not starved("output is 1")
+
+
+def test_memory_that_others_hold_is_waited_for_and_no_verdict(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("KERNELPROOF_HOME", str(tmp_path))
+    monkeypatch.setattr(local, "PATIENCE", 0.0)
+    item = Item(Path("p.py"), Path("c.py"), "p")
+    full, large = "CUDA out of memory. Tried to allocate 6.00 GiB", 1 << 40
+    crash, right, wrong = answer(full, "crash"), answer(), answer("output is 1", "wrong")
+    refused = UsageError(f"the reference of p fails: OutOfMemoryError: {full}")
+
+    def lane_with(free: float, answers: list[Any]) -> Lane:
+        return Lane(Room(1e11, lambda: free, 2), answers, large)
+
+    for given in (crash, refused, Lost("its process was killed by signal 9")):
+        lane = lane_with(4e10, [given, right])
+        with pytest.raises(Starved, match="40 of 100 GB were free"):
+            lane.judge(item)
+        lane.room.close()
+    for given in (right, wrong):  # what needed no more than there was
+        lane = lane_with(4e10, [given])
+        assert lane.judge(item) is given
+        lane.room.close()
+    lane = lane_with(9.1e10, [crash])  # the rest is what a waiting judge keeps
+    assert lane.judge(item) is crash
+    lane.room.close()
+    # Gone in time: judged again, and that counts.
+    for given in (crash, refused):
+        for last in (right, crash):
+            free = iter([4e10, 9.5e10])
+            lane = Lane(Room(1e11, free.__next__, 2), [given, last], large)
+            assert lane.judge(item) is last and not lane.answers
+            lane.room.close()
+    for seen in ([9.5e10, 4e10, 9.5e10], [9.5e10, 9.5e10]):  # they came meanwhile; never
+        free = iter(seen)
+        lane = Lane(Room(1e11, free.__next__, 2), [crash, right], large)
+        assert lane.judge(item) is (right if len(seen) == 3 else crash)
+        lane.room.close()
+    free = iter([1e10, 1e10, 9.5e10])
+    monkeypatch.setattr("kernelproof.suite.room._LOOK_SECONDS", 0.01)
+    assert Room(1e11, free.__next__, 2).lacking(10.0) == "" and next(free, None) is None
+
+
+def test_an_item_without_memory_is_lost_at_once(tmp_path) -> None:
+    path = tmp_path / "p.py"
+    path.write_text("class Model: ...\n")
+    found: list[Any] = []
+
+    class One:
+        name, calls = "gpu 0, lane 0", 0
+
+        def judge(self, item: Item) -> dict[str, Any]:
+            self.calls += 1
+            raise Starved("40 of 100 GB were free")
+
+        def close(self) -> None: ...
+
+    class Crew:
+        builders, patience = 0, 0.0
+
+        def __init__(self) -> None:
+            self.one = One()
+            self.new = [self.one]
+
+        def slots(self) -> list[One]:
+            new, self.new = self.new, []
+            return new
+
+        def build(self, item: Item) -> None: ...
+
+        def close(self) -> None: ...
+
+    crew = Crew()
+    engine.run([Item(path, path, "p")], crew, lambda result, record: found.append(result))
+    assert crew.one.calls == 1
+    (result,) = found
+    # What is lost is judged again when the run is resumed.
+    assert (result.status, result.message) == ("lost", "40 of 100 GB were free")
+    assert "lost" in results.AGAIN
     assert needed(0) > 1e9 and needed(1 << 30) > 3 << 30
+    assert needed_of_host(0) > 1e9 and needed_of_host(1 << 30) > 2 << 30
+
+
+def test_lanes_share_the_memory_of_the_machine(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("KERNELPROOF_HOME", str(tmp_path))
+    item, begun, go_on = Item(Path("p.py"), Path("c.py"), "p"), [], threading.Event()
+
+    class Slow(Lane):
+        def carry_out(self, do: str, order: Order | None) -> Any:
+            if do == "judge":
+                begun.append(self)
+                go_on.wait(10)
+            return super().carry_out(do, order)
+
+    room, held = Room(1e11), 1 << 30
+    host = Room(1.5 * needed_of_host(held))
+    lanes = [Slow(room, [answer()], held) for _ in range(2)]
+    threads = []
+    for lane in lanes:
+        lane.host = host
+        threads.append(threading.Thread(target=lane.judge, args=(item,)))
+        threads[-1].start()
+    while not (begun and host._queue):
+        time.sleep(0.001)
+    assert len(begun) == 1  # the GPU has room for both
+    go_on.set()
+    for thread in threads:
+        thread.join(10)
+    assert len(begun) == 2 and host._free == host.size
+    room.close()
 
 
 def test_a_problem_is_weighed(tmp_path) -> None:
@@ -135,14 +243,17 @@ def test_lanes_need_a_gpu_and_no_clock() -> None:
 
 
 def test_judges_that_share_a_gpu_have_room_of_their_own(monkeypatch) -> None:
-    monkeypatch.setattr(local, "_memory", lambda name: 1e11)
+    monkeypatch.setattr(local, "_memory", lambda name: (1e11, lambda: 1e11))
     crew = local.Local(
         local.Rules(False, {}, 60.0), [local.Gpu("0", 0, 2), local.Gpu("1", 1, 2)], lanes=3
     )
     slots = list(crew.slots())
     assert [s.name for s in slots][:4] == ["gpu 0, lane 0", "gpu 0, lane 1", "gpu 0, lane 2",
                                            "gpu 1, lane 0"]  # fmt: skip
-    rooms = [s.room for s in slots if isinstance(s, local.Lane)]
+    lanes = [s for s in slots if isinstance(s, local.Lane)]
+    rooms = [s.room for s in lanes]
+    # The machine's memory is one for all of its GPUs.
+    assert len({id(s.host) for s in lanes}) == 1 and 0 < lanes[0].host.size < 1 << 50
     assert rooms[0] is rooms[2] and rooms[0] is not rooms[3]
     crew.close()
 

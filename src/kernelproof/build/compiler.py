@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from kernelproof.errors import CompileError, UnsupportedError
+
+# What torch's builds and tvm-ffi's raise with where a compiler refuses.
+_REFUSED = ("Error building extension", "Error compiling", "ninja exited with status")
 
 
 def find_cxx() -> str:
@@ -62,3 +67,44 @@ def run_compiler(command: Sequence[str], source: Path) -> None:
     if done.returncode != 0:
         log = (done.stderr + done.stdout).strip()
         raise CompileError(f"{source.name} does not compile ({Path(command[0]).name})", log)
+
+
+@contextlib.contextmanager
+def building(name: str) -> Iterator[None]:
+    """Around a build of the sources ``name`` by ninja: torch's ``load`` or tvm-ffi's. Raises
+    CompileError with the compilers' own lines where they refuse."""
+    try:
+        yield
+    except Exception as error:
+        found = compile_error(error, f"{name} does not compile")
+        if found is None:
+            raise
+        raise found from None
+
+
+def compile_error(error: Exception, otherwise: str) -> CompileError | None:
+    """What a build by ninja was refused for; None for an error that is no such refusal.
+
+    ``otherwise``: the message where the compilers name no line.
+    """
+    text = str(error)
+    if not any(words in text for words in _REFUSED):
+        return None
+    log = _compiler_lines(text)
+    first = re.search(r"^(.+?):(\d+)(?::\d+)?: (?:fatal )?error: (.*)$", log, re.MULTILINE) or (
+        re.search(r"^(.+?)\((\d+)\): error: (.*)$", log, re.MULTILINE)
+    )
+    if first:
+        where = f"{Path(first.group(1)).name}:{first.group(2)}"
+        return CompileError(f"{where}: {first.group(3)}", log)
+    return CompileError(otherwise, log)
+
+
+def _compiler_lines(text: str) -> str:
+    """The compilers' own lines out of ninja's output."""
+    noise = (
+        "[", "FAILED:", "ninja", "c++ ", "g++ ", "/usr/bin/", "Error building extension", "stdout:",
+        "stderr:",
+    )  # fmt: skip
+    kept = [line for line in text.splitlines() if line.strip() and not line.startswith(noise)]
+    return "\n".join(line for line in kept if "/bin/nvcc" not in line[:80])

@@ -25,7 +25,7 @@ from kernelproof.build.cache import (
     cpu_identity,
     locked,
 )
-from kernelproof.build.compiler import nvcc_path
+from kernelproof.build.compiler import compile_error, nvcc_path
 from kernelproof.errors import CompileError, UnsupportedError
 
 _MARK = "_kernelproof_original"
@@ -178,10 +178,10 @@ def _declaration(name: str, sources: Sequence[str]) -> str:
 def _explained(
     error: Exception, caller: Path, names: Sequence[str], cuda_sources: Sequence[str]
 ) -> Exception:
-    text = str(error)
-    if "Error building extension" not in text and "Error compiling" not in text:
+    found = compile_error(error, f"{caller.name}: load_inline failed")
+    if found is None:
         return error
-    log = _compiler_lines(text)
+    log = found.detail
     undeclared = [n for n in names if re.search(rf"\W{n}\W was not declared", log)]
     if undeclared:
         return CompileError(
@@ -189,17 +189,4 @@ def _explained(
             "add " + " ".join(_declaration(n, cuda_sources) for n in undeclared),
             log,
         )
-    first = re.search(r"^(.+?):(\d+)(?::\d+)?: (?:fatal )?error: (.*)$", log, re.MULTILINE) or (
-        re.search(r"^(.+?)\((\d+)\): error: (.*)$", log, re.MULTILINE)
-    )
-    if first:
-        where = f"{Path(first.group(1)).name}:{first.group(2)}"
-        return CompileError(f"{where}: {first.group(3)}", log)
-    return CompileError(f"{caller.name}: load_inline failed", log)
-
-
-def _compiler_lines(text: str) -> str:
-    """The compilers' own lines out of ninja's output."""
-    noise = ("[", "FAILED:", "ninja:", "c++ ", "g++ ", "/usr/bin/", "Error building extension")
-    kept = [line for line in text.splitlines() if line.strip() and not line.startswith(noise)]
-    return "\n".join(line for line in kept if "/bin/nvcc" not in line[:80])
+    return found

@@ -15,7 +15,8 @@ from kernelproof.check.guards import Guards
 from kernelproof.check.matrix import Matrix, Seen, doubtful, off_by_values
 from kernelproof.check.plan import Plan, Subject
 from kernelproof.check.pooling import Pool
-from kernelproof.check.reference import ReferenceModel, flatten, to_device
+from kernelproof.check.reference import ReferenceModel, guarded
+from kernelproof.check.values import flatten, to_device
 from kernelproof.errors import CandidateError, ProblemError
 from kernelproof.spare import spare_memory
 from kernelproof.timeline import span
@@ -200,7 +201,7 @@ class Course(Matrix):
             self.checks[name] = Check(name=name, outcome="skip", message=text)
         return bool(size > limit)
 
-    @span("inputs")
+    @span("draw inputs")
     def _inputs(self, case: Case, seed: int) -> list[Any]:
         return self._guarded(case, lambda: self.reference.drawn(case, seed))  # type: ignore[no-any-return]
 
@@ -233,19 +234,9 @@ class Course(Matrix):
         return how or ""
 
     def _guarded(self, case: Case, run: Callable[[], Any]) -> Any:
-        """Errors of the reference are the problem's fault, not the candidate's."""
-        try:
-            return run()
-        except ProblemError:
-            raise
-        except Exception as error:
-            text = str(error).splitlines()[0] if str(error) else ""
-            raise ProblemError(
-                f"the reference of {self.reference.problem.name} fails on case "
-                f"{case.name!r}: {type(error).__name__}: {text}"
-            ) from error
+        return guarded(self.reference.problem.name, case.name, run)
 
-    @span("compare")
+    @span("judge the values")
     def _judge(self, call: Call, result: Any, expected: list[tuple[str, Expected]]) -> Run:
         problem = self.reference.problem
         got = flatten(result["output"])

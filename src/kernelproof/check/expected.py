@@ -12,7 +12,8 @@ from torch.utils._pytree import tree_map
 
 from kernelproof.check import budget
 from kernelproof.check.compare import Expected
-from kernelproof.check.reference import ReferenceModel, flatten, working_name
+from kernelproof.check.reference import ReferenceModel, working_name
+from kernelproof.check.values import flatten
 from kernelproof.timeline import span
 
 # Draws over which the response and the error of serial sums are averaged: none as long as the

@@ -15,7 +15,8 @@ import torch
 from kernelproof.backward import Gradients
 from kernelproof.check.compare import compare
 from kernelproof.check.expected import DRAWS, STAGES, expect, refined
-from kernelproof.check.reference import ReferenceModel, flatten, to_device
+from kernelproof.check.reference import ReferenceModel
+from kernelproof.check.values import flatten, to_device
 from kernelproof.errors import CandidateError
 from kernelproof.seeding import seed_all
 from kernelproof.types import Case, Check, Outcome, OutputVerdict

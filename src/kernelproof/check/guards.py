@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from kernelproof.check.reference import flatten, identical
+from kernelproof.check.values import flatten, identical
 from kernelproof.types import Check, Run
 
 

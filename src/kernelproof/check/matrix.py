@@ -16,7 +16,8 @@ import torch
 
 from kernelproof.check import budget, families, layouts
 from kernelproof.check.expected import expect
-from kernelproof.check.reference import ReferenceModel, flatten
+from kernelproof.check.reference import ReferenceModel
+from kernelproof.check.values import flatten
 from kernelproof.errors import CandidateError, ProblemError
 from kernelproof.types import Call, Case, Check, Progress, Run, Variant
 

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from kernelproof.check import budget
 from kernelproof.check.compare import Expected
 from kernelproof.check.oracle import float64, lift
-from kernelproof.check.reference import ReferenceModel, flatten, to_device
+from kernelproof.check.reference import ReferenceModel
 from kernelproof.check.structure import (
     MIN_GROUPS,
     Finding,
@@ -21,6 +21,7 @@ from kernelproof.check.structure import (
     counting_hints,
     hint_of,
 )
+from kernelproof.check.values import flatten, to_device
 from kernelproof.timeline import span
 
 # Values that an `eps` has in one place or another.

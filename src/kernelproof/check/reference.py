@@ -15,6 +15,8 @@ from kernelproof import spare
 from kernelproof.check.accumulation import Serial
 from kernelproof.check.oracle import Float64Mode, Rounding, float64, lift, round_to
 from kernelproof.check.replay import Form, Replays
+from kernelproof.check.values import equal, flatten, floats, has_storage, nbytes, storage, to_device
+from kernelproof.errors import ProblemError
 from kernelproof.seeding import seed_all
 from kernelproof.strides import copy_like
 from kernelproof.timeline import span
@@ -93,9 +95,9 @@ class ReferenceModel:
         seed_all(seed)
         with torch.no_grad():
             output = self.model(*given)
-        changed = [i for i, (a, b) in enumerate(zip(kept, given, strict=True)) if not _equal(a, b)]
-        storages = {_storage(t) for t in tree_leaves(given) if isinstance(t, torch.Tensor)}
-        views = any(_storage(t) in storages for _, t in flatten(output) if _has_storage(t))
+        changed = [i for i, (a, b) in enumerate(zip(kept, given, strict=True)) if not equal(a, b)]
+        storages = {storage(t) for t in tree_leaves(given) if isinstance(t, torch.Tensor)}
+        views = any(storage(t) in storages for _, t in flatten(output) if has_storage(t))
         if graph is not None:
             graph.ran(kept, output, fit=not (changed or views))
         return output, changed, views
@@ -107,7 +109,7 @@ class ReferenceModel:
 
     def _kept(self, inputs: list[Any], place: str) -> Any:
         """``inputs`` on the GPU ``place``, not to be changed; None where none are kept there."""
-        size = _bytes(inputs)
+        size = nbytes(inputs)
         if place == "cpu" or size < _LARGE_BYTES or size > _room(place):
             return None
         if self._moved[0] is not inputs:
@@ -313,7 +315,7 @@ class ReferenceModel:
             kept = self._kept(inputs, self._place)
             if kept is None:
                 return lift(tree_map(low, to_device(inputs, self._place)))
-            return tree_map(lambda leaf: low(leaf) if _floats(leaf) else self._own(leaf), kept)
+            return tree_map(lambda leaf: low(leaf) if floats(leaf) else self._own(leaf), kept)
 
         weights = {key: low(t) for key, t in self.model.state_dict().items()}
         with self._with_weights(weights):
@@ -332,18 +334,23 @@ class ReferenceModel:
             self.exact.load_state_dict(kept)
 
 
+def guarded(problem: str, case: str, run: Callable[[], Any]) -> Any:
+    """What ``run`` returns. Errors of the reference are the problem's fault, not the candidate's:
+    raises ProblemError for any."""
+    try:
+        return run()
+    except ProblemError:
+        raise
+    except Exception as error:
+        text = str(error).splitlines()[0] if str(error) else ""
+        raise ProblemError(
+            f"the reference of {problem} fails on case {case!r}: {type(error).__name__}: {text}"
+        ) from error
+
+
 def working_name(dtype: torch.dtype) -> str:
     """The name of a working precision, such as "fp32"."""
     return _OWN_NAME.get(dtype, str(dtype).removeprefix("torch."))
-
-
-def to_device(value: Any, device: str) -> Any:
-    """A deep copy of ``value`` with its tensors on ``device``; strides are kept."""
-
-    def move(leaf: Any) -> Any:
-        return copy_like(leaf, device) if isinstance(leaf, torch.Tensor) else leaf
-
-    return tree_map(move, value)
 
 
 def construct(
@@ -361,33 +368,8 @@ def state_of(model: Any) -> dict[str, torch.Tensor]:
     return {name: t.detach().cpu() for name, t in model.state_dict().items()}
 
 
-def identical(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether all elements are equal, NaN counting as equal to NaN."""
-    if _same_memory(a, b):
-        return True
-    # The first needs no memory beside the tensors, and settles it where there is no NaN.
-    return torch.equal(a, b) or bool(((a == b) | ((a != a) & (b != b))).all())
-
-
-def _same_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether both are the same elements in the same places, as repeated outputs often are."""
-    if a.layout is not torch.strided or b.layout is not torch.strided or a.dtype != b.dtype:
-        return False
-    same = a.data_ptr() == b.data_ptr() and a.device == b.device
-    return same and (a.shape, a.stride()) == (b.shape, b.stride())
-
-
-def _floats(leaf: Any) -> bool:
-    return isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
-
-
 def _few(inputs: list[Any]) -> bool:
-    return _bytes(inputs) <= _FEW_BYTES
-
-
-def _bytes(inputs: list[Any]) -> int:
-    tensors = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, torch.Tensor)]
-    return sum(leaf.numel() * leaf.element_size() for leaf in tensors)
+    return nbytes(inputs) <= _FEW_BYTES
 
 
 def _unit(dtype: torch.dtype) -> float:
@@ -399,30 +381,3 @@ def _unit(dtype: torch.dtype) -> float:
 def _room(place: str) -> int:
     """Bytes of a GPU's memory that one more copy of the inputs may take."""
     return int(torch.cuda.get_device_properties(place).total_memory) // _SHARE
-
-
-def _equal(a: Any, b: Any) -> bool:
-    if isinstance(a, torch.Tensor):
-        return identical(a, b)
-    if isinstance(a, (list, tuple)):
-        return all(_equal(x, y) for x, y in zip(a, b, strict=True))
-    if isinstance(a, dict):
-        return all(_equal(a[key], b[key]) for key in a)
-    return True
-
-
-def _has_storage(leaf: Any) -> bool:
-    return isinstance(leaf, torch.Tensor) and leaf.numel() > 0
-
-
-def _storage(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
-
-
-def flatten(value: Any, name: str = "output") -> list[tuple[str, Any]]:
-    """The leaves of an output with names such as ``output[0]`` or ``output['mean']``."""
-    if isinstance(value, (list, tuple)):
-        return [x for i, item in enumerate(value) for x in flatten(item, f"{name}[{i}]")]
-    if isinstance(value, dict):
-        return [x for key, item in value.items() for x in flatten(item, f"{name}[{key!r}]")]
-    return [(name, value)]

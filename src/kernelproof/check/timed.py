@@ -11,7 +11,7 @@ import torch
 
 from kernelproof.check.course import Course
 from kernelproof.check.plan import Plan
-from kernelproof.check.reference import flatten
+from kernelproof.check.values import flatten
 from kernelproof.types import Call, Case, Check, Run, Status, silent
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kernelproof import launching
 from kernelproof.emulate.checks import Restart
 from kernelproof.emulate.clusters import clusters_of
 from kernelproof.emulate.frontend import parameter_names, to_ptx
@@ -99,14 +100,16 @@ class Loaded:
 
         Raises:
             UnsupportedError: an instruction is not emulated, or the launch is too large.
+            CompileError: the kernel declares more shared memory than the assembler takes.
             TypeError: arguments that do not fit the kernel.
-            ValueError: a grid that is no multiple of the cluster, or a tensor map that the driver
-                would refuse.
+            ValueError: a grid that is no multiple of the cluster, more shared memory than any GPU
+                grants a block, or a tensor map that the driver would refuse.
         """
         started = time.perf_counter()
         sizes = _triple(grid, "grid"), _triple(block, "block")
         limits = limits or Limits()
         program = self.program()
+        self._check_shared(program.static_shared, shared)
         clusters = clusters_of(
             None if cluster is None else _triple(cluster, "cluster"), sizes[0], program.cluster,
             self.name,
@@ -139,6 +142,22 @@ class Loaded:
             self.name, report.findings(), "".join(report.output), image.unwritten(space),
             machine.steps, time.perf_counter() - started,
         )  # fmt: skip
+
+    def _check_shared(self, static: int, dynamic: int) -> None:
+        # ptxas 13.0 and 13.5: for targets such as sm_90a it takes all that the GPU has for a block.
+        specific = self.module.target.endswith("a")
+        most = launching.SHARED_AT_MOST if specific else launching.SHARED_WITHOUT_OPT_IN
+        if static > most:
+            raise CompileError(
+                f"{self.name} declares {static:,} bytes of shared memory; for {self.module.target} "
+                f"the assembler takes at most {most:,}: declare it `extern __shared__` and give "
+                "the size at the launch"
+            )
+        if static + dynamic > launching.SHARED_AT_MOST:
+            raise ValueError(
+                f"{self.name}: {launching.asked(dynamic, static)}; no GPU grants more than "
+                f"{launching.SHARED_AT_MOST:,}"
+            )
 
 
 def load(

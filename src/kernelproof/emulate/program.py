@@ -53,6 +53,11 @@ class Program:
     asynchronous: bool  # shared memory is used by the async proxy too
 
     @property
+    def static_shared(self) -> int:
+        """Bytes of shared memory that the kernel declares with a size."""
+        return sum(region.size for region in self.shared)
+
+    @property
     def accesses(self) -> list[Access]:
         return [x for x in self.env.values() if isinstance(x, Access)]
 

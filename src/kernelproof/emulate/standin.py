@@ -19,8 +19,9 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from kernelproof import cuda
+from kernelproof import cuda, launching
 from kernelproof.build import inline, stable
+from kernelproof.cuda_launch import triple
 from kernelproof.emulate.api import Loaded, Result, Sizes, load
 from kernelproof.emulate.frontend import HOPPER, target_of
 from kernelproof.emulate.host.session import Session
@@ -94,15 +95,22 @@ class Recorder:
 
     def launch(
         self, source: str | Path, name: str, options: Sequence[str], args: Sequence[Any],
-        grid: Sizes, block: Sizes, shared: int, cluster: Any,
+        grid: Sizes, block: Sizes, shared: int, cluster: Any, opt_in: bool = True,
     ) -> None:  # fmt: skip
-        """Run one launch. Raises UnsupportedError for what the emulator cannot do."""
+        """Run one launch.
+
+        Raises:
+            CandidateCrash: with the shared memory that the kernel declares, it asks for too much.
+            CompileError, UnsupportedError: as `load` and `Loaded.launch`.
+        """
         key = (str(source), name, tuple(options))
         if key not in self._loaded:
             self._loaded[key] = load(source, name, options)
+        kernel = self._loaded[key]
+        static = kernel.program().static_shared
+        launching.check(name, triple(grid), triple(block), shared, opt_in, static)
         given = [self._buffer(arg) for arg in args]
-        result = self._loaded[key].launch(grid, block, given, shared=shared, cluster=cluster)
-        self.results.append(result)
+        self.results.append(kernel.launch(grid, block, given, shared=shared, cluster=cluster))
 
     def launch_triton(
         self, ptx: str, name: str, args: dict[str, Any], grid: tuple[int, ...], block: int,

@@ -41,7 +41,7 @@ class Capture:
 
     def launch(
         self, source: Any, name: str, options: Sequence[str], args: Sequence[Any], grid: Any,
-        block: Any, shared: int, cluster: Any,
+        block: Any, shared: int, cluster: Any, opt_in: bool,
     ) -> None:  # fmt: skip
         key = (str(source), name, tuple(options))
         if key not in self.kernels:

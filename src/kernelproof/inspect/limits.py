@@ -44,27 +44,31 @@ def _launch_bound(c: Call) -> str:
     )
 
 
+def _share(c: Call, needed: float | None) -> float:
+    """Share of the call's time that it needs at least, where that is its floor and near; else 0."""
+    seconds = c.measured.seconds
+    if seconds is None or needed is None or needed != c.measured.floor:
+        return 0.0
+    return needed / seconds if _NEAR_FLOOR * seconds <= needed <= seconds else 0.0
+
+
 def _memory_bound(c: Call) -> str:
-    seconds, needed = c.measured.seconds, c.measured.memory_seconds
-    if seconds is None or needed is None or needed > seconds:
-        return ""
-    if needed < _NEAR_FLOOR * seconds or needed != c.measured.floor:
+    share = _share(c, c.measured.memory_seconds)
+    if not share:
         return ""
     return (
-        f"memory-bound: it moves the least bytes possible at {units.share(needed / seconds)} of "
+        f"memory-bound: it moves the least bytes possible at {units.share(share)} of "
         "this GPU's bandwidth; only moving fewer bytes (narrower types, fusing with neighbours) "
         "can help"
     )
 
 
 def _compute_bound(c: Call) -> str:
-    seconds, needed = c.measured.seconds, c.measured.arithmetic_seconds
-    if seconds is None or needed is None or needed > seconds:
-        return ""
-    if needed < _NEAR_FLOOR * seconds or needed != c.measured.floor:
+    share = _share(c, c.measured.arithmetic_seconds)
+    if not share:
         return ""
     return (
-        f"compute-bound: it computes at {units.share(needed / seconds)} of this GPU's rate in its "
+        f"compute-bound: it computes at {units.share(share)} of this GPU's rate in its "
         "precision; only fewer operations or a lower precision can help"
     )
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from kernelproof.check.reference import flatten
+from kernelproof.check.values import flatten
 from kernelproof.lint.result import Kind
 from kernelproof.lint.scene import Leaves, Scene
 

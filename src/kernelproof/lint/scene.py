@@ -21,8 +21,8 @@ from kernelproof.check import budget
 from kernelproof.check.compare import Expected, compare
 from kernelproof.check.expected import DRAWS, expect
 from kernelproof.check.oracle import lift
-from kernelproof.check.reference import ReferenceModel, flatten, to_device
-from kernelproof.errors import ProblemError
+from kernelproof.check.reference import ReferenceModel, guarded
+from kernelproof.check.values import flatten, to_device
 from kernelproof.types import Case, OutputVerdict
 
 if TYPE_CHECKING:
@@ -175,14 +175,7 @@ class Stage:
         return self._model
 
     def _guarded(self, case: Case, run: Callable[[], Any]) -> Any:
-        try:
-            return run()
-        except Exception as error:
-            text = str(error).splitlines()[0] if str(error) else ""
-            raise ProblemError(
-                f"the reference of {self.reference.problem.name} fails on case "
-                f"{case.name!r}: {type(error).__name__}: {text}"
-            ) from error
+        return guarded(self.reference.problem.name, case.name, run)
 
 
 def _arguments(model: Any, count: int) -> list[str]:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from kernelproof import candidate as candidates
 from kernelproof.errors import KernelproofError, UsageError
 from kernelproof.suite import results
-from kernelproof.suite.judging import Late, Lost
+from kernelproof.suite.judging import Late, Lost, Starved
 from kernelproof.suite.model import Item
 from kernelproof.types import ItemStatus, Record, SuiteResult
 
@@ -231,6 +231,9 @@ def _judged(work: _Work, slot: Slot, item: Item) -> tuple[SuiteResult, Record | 
         return ended("unsupported", str(error))
     except Late as error:
         return ended("timeout", f"{error}; its worker was ended")
+    except Starved as error:
+        # The worker has waited for the memory already.
+        return ended("lost", str(error))
     except Lost as error:
         count = work.lost[item.name] = work.lost.get(item.name, 0) + 1
         if count < _MOST_LOST:

@@ -60,6 +60,11 @@ class Lost(Exception):
     """The process ended without an answer."""
 
 
+class Starved(Lost):
+    """It ran out of memory that processes which are not the run's held; the message says how much
+    was free."""
+
+
 class Late(Exception):
     """There was no answer in time; the process was killed."""
 

@@ -7,13 +7,14 @@ import dataclasses
 import json
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kernelproof.errors import KernelproofError, UsageError
-from kernelproof.suite.judging import Judge, Lost, Order, processors_of
+from kernelproof.suite.judging import Judge, Lost, Order, Starved, processors_of
 from kernelproof.suite.model import Item
-from kernelproof.suite.room import Room, needed, starved
+from kernelproof.suite.room import Room, needed, needed_of_host, starved
+from kernelproof.worker.limits import available_memory
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 # Beside GPUs, a share of the processors' number is how many candidates are compiled at a time; and
@@ -21,6 +22,8 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 _COMPILE_SHARE = 4
 _MOST_COMPILING = 8
 NICE = 10
+# Seconds that an item which needs all of a GPU's memory waits for others to leave it.
+PATIENCE = 60.0
 
 
 class Rules:
@@ -92,26 +95,46 @@ class Worker:
 
 
 class Lane(Worker):
-    """One of several workers of a GPU, whose memory is ``room``."""
+    """One of several workers of a GPU, whose memory is ``room``; ``host`` is the machine's."""
 
-    def __init__(self, name: str, rules: Rules, room: Room, **how: Any) -> None:
+    def __init__(self, name: str, rules: Rules, room: Room, host: Room, **how: Any) -> None:
         super().__init__(name, rules, **how)
         self.room = room
+        self.host = host
 
     def judge(self, item: Item) -> dict[str, Any]:
         order = self.rules.order(item, str(item.problem), str(item.candidate))
         order = dataclasses.replace(order, held=True)
         weight = self.carry_out("weigh", order)
         self.room.hold(weight["lease"])
-        need = needed(weight["bytes"])
+        need, of_host = needed(weight["bytes"]), needed_of_host(weight["bytes"])
         if need < self.room.size:
-            with self.room.taken(need):
+            # In this order everywhere, so that nobody waits for one who waits for it.
+            with self.room.taken(need), self.host.taken(of_host):
                 among = self._among(order)
             if among is not None:
                 return among
-        with self.room.taken(self.room.size):
+        with self.room.taken(self.room.size), self.host.taken(of_host):
+            return self._alone(order)
+
+    def _alone(self, order: Order) -> dict[str, Any]:
+        """The answer that counts. Where memory ran out while others held some, it is judged again
+        once they are gone; raises Starved where they are not in time."""
+        lacking = self.room.lacking()
+        try:
             answer: dict[str, Any] = self.carry_out("judge", order)
+            ran_out = _ran_out(answer)
+        except (KernelproofError, Lost) as error:
+            ran_out = starved(str(error))
+            if not (ran_out and (lacking or self.room.lacking())):
+                raise
+        if not (ran_out and (lacking or self.room.lacking())):
             return answer
+        lacking = self.room.lacking(PATIENCE)
+        if lacking:
+            raise Starved(lacking)
+        answer = self.carry_out("judge", order)
+        return answer
 
     def _among(self, order: Order) -> dict[str, Any] | None:
         """The answer beside others; None where memory was missing."""
@@ -123,9 +146,14 @@ class Lane(Worker):
             if not starved(str(error)):
                 raise
             return None
-        verdict = json.loads(answer["record"])["verdict"]
-        told = (verdict["message"], verdict["detail"], *verdict["notes"])
-        return None if any(map(starved, told)) else answer
+        return None if _ran_out(answer, notes=True) else answer
+
+
+def _ran_out(answer: dict[str, Any], notes: bool = False) -> bool:
+    """Whether memory was missing for a verdict; with ``notes``, for anything that it could tell."""
+    verdict = json.loads(answer["record"])["verdict"]
+    told = (verdict["message"], verdict["detail"], *(verdict["notes"] if notes else ()))
+    return any(map(starved, told))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,6 +188,7 @@ class Local:
         self._idle: list[Worker] = []
         self._lock = threading.Lock()
         self._rooms: list[Room] = []
+        self._host = Room(float(available_memory()))
         _check_lanes(rules, gpus, lanes)
         # Builds for other GPUs than the first are made when they are judged.
         self._arch = _capability(gpus[0].name) if gpus else ""
@@ -188,10 +217,18 @@ class Local:
         how = {VISIBLE: gpu.name}
         if lanes == 1:
             return [Worker(f"gpu {gpu.name}", self._rules, environment=how, processors=cores)]
-        room = Room(_memory(gpu.name))
+        size, free = _memory(gpu.name)
+        room = Room(size, free, lanes)
         self._rooms.append(room)
         return [
-            Lane(f"gpu {gpu.name}, lane {n}", self._rules, room, environment=how, processors=cores)
+            Lane(
+                f"gpu {gpu.name}, lane {n}",
+                self._rules,
+                room,
+                self._host,
+                environment=how,
+                processors=cores,
+            )
             for n in range(lanes)
         ]
 
@@ -242,12 +279,13 @@ def _capability(gpu: str) -> str:
         return ""
 
 
-def _memory(gpu: str) -> float:
-    """Bytes of memory of a GPU that CUDA_VISIBLE_DEVICES takes by this name. Raises UsageError
-    where NVML does not tell."""
+def _memory(gpu: str) -> tuple[float, Callable[[], float]]:
+    """Bytes of memory of a GPU that CUDA_VISIBLE_DEVICES takes by this name, and how many are free.
+    Raises UsageError where NVML does not tell."""
     try:
         nvml, handle = _handle(gpu)
-        return float(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+        size = float(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+        return size, lambda: float(nvml.nvmlDeviceGetMemoryInfo(handle).free)
     except Exception as error:
         raise UsageError(
             f"--lanes needs to know how much memory GPU {gpu} has, which NVML does not tell "

@@ -1,4 +1,4 @@
-"""The memory of a GPU on which several items are judged at a time.
+"""The memory of a GPU on which several items are judged at a time, and that of the machine.
 
 Nothing is timed there, so they may share it. Each takes as much of the memory as it is likely to
 need; one that ran out of it beside others is judged again alone, and only then it counts.
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 # Two contexts, code, and what a check holds in parts.
@@ -19,6 +20,15 @@ _BASE_BYTES = 2e9
 # reference's own intermediates), and most of the time, while inputs are drawn and outputs sent,
 # hardly any. Who runs out all the same is judged again.
 _COPIES = 3.5
+# What a judge that waits keeps, a context and blocks that torch has not given back; and what a GPU
+# without any process lacks of its size, with some to spare.
+_IDLE_BYTES = 2e9
+_SLACK_BYTES = 6e9
+_LOOK_SECONDS = 1.0
+# Of the machine's own memory: two processes with CUDA; the inputs as they are drawn and as they are
+# sent, and the outputs as they are sent and as they are judged.
+_HOST_BASE_BYTES = 4e9
+_HOST_COPIES = 2.2
 # The last two: where the machine's own memory ends, its kernel kills the candidate's process; and
 # what a candidate may hold is a share of what others have left.
 _SIGNS = (
@@ -33,16 +43,30 @@ def needed(held: int) -> float:
     return _BASE_BYTES + _COPIES * held
 
 
+def needed_of_host(held: int) -> float:
+    """Bytes of the machine's own memory that judging such a problem may need."""
+    return _HOST_BASE_BYTES + _HOST_COPIES * held
+
+
 def starved(text: str) -> bool:
     """Whether a message tells of memory that was missing."""
     return any(sign in text for sign in _SIGNS)
 
 
 class Room:
-    """``size`` bytes, for whoever asks first: one that needs much is not passed by for ever."""
+    """``size`` bytes, for whoever asks first: one that needs much is not passed by for ever.
 
-    def __init__(self, size: float) -> None:
+    Args:
+        free: how many bytes nobody holds now, by the driver.
+        lanes: judges that share it; each keeps a context and some memory while it waits.
+    """
+
+    def __init__(
+        self, size: float, free: Callable[[], float] | None = None, lanes: int = 1
+    ) -> None:
         self.size = size
+        self._free_now = free
+        self._idle = _SLACK_BYTES + lanes * _IDLE_BYTES
         self._free = size
         self._queue: deque[object] = deque()
         self._changed = threading.Condition()
@@ -65,6 +89,22 @@ class Room:
             with self._changed:
                 self._free += size
                 self._changed.notify_all()
+
+    def lacking(self, patience: float = 0.0) -> str:
+        """To be asked by who has taken all of it: "" once all is free but for what waiting judges
+        keep; after ``patience`` seconds, in words, how little is."""
+        if self._free_now is None:
+            return ""
+        end = time.monotonic() + patience
+        while (free := self._free_now()) < self.size - self._idle:
+            if time.monotonic() >= end:
+                return (
+                    f"memory ran out while processes that are not the run's held the GPU's: "
+                    f"{free / 1e9:.0f} of {self.size / 1e9:.0f} GB were free. Resume the run when "
+                    "they are gone"
+                )
+            time.sleep(min(_LOOK_SECONDS, patience))
+        return ""
 
     def hold(self, device: str) -> None:
         """Hold the lease of ``device`` until `close`: those that share the GPU have it together."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from kernelproof import staging
 from kernelproof.strides import copy_like
 
 # Width of each band. A multiple of every alignment that kernels ask for, so that the address of a
@@ -73,7 +74,7 @@ class Placed:
         where = (size, stride, lead)
         buffer = torch.empty(lead + extent + band, dtype=tensor.dtype, device=device)
         buffer.fill_(_sentinel(tensor.dtype))
-        _dense(buffer, where).copy_(without_repeats(tensor))
+        staging.copy(_dense(buffer, where), without_repeats(tensor))
         self._kept.append((self._index, buffer, buffer.clone(), where))
         view = buffer.as_strided(*where)
         return view.requires_grad_() if tensor.requires_grad else view

@@ -19,6 +19,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from kernelproof.timeline import span
+
 # Below this a socket is as quick: 16 MB there and back take 5 ms.
 LARGE_BYTES = 64 << 20
 _CHUNK = 32 << 20
@@ -40,6 +42,7 @@ class Segment:
     def __len__(self) -> int:
         return self.size
 
+    @span("write gigabytes for a worker")
     def write(self, file: File) -> None:
         """Raises OSError where there can be no such file."""
         file.sized(self.size)
@@ -111,6 +114,7 @@ def equal(one: Any, two: Any) -> bool:
     return all(bool(one[at : at + _CHUNK].equal(two[at : at + _CHUNK])) for at in begins)
 
 
+@span("copy gigabytes of a worker")
 def copied(fd: int, size: int) -> Any:
     """Memory of this process with the content of ``fd``.
 

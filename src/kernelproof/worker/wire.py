@@ -17,6 +17,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from kernelproof import staging
 from kernelproof.worker import segments
 from kernelproof.worker.segments import Segment
 
@@ -240,7 +241,7 @@ def _encode_tensor(value: Any, buffers: list[Buffer], large: list[tuple[int, Any
                 return described
         large.append((len(buffers), flat))
         # From a GPU straight into the segment.
-        buffers.append(Segment(flat.numel(), lambda target: target.copy_(flat)))
+        buffers.append(Segment(flat.numel(), lambda target: staging.copy(target, flat)))
         return described
     flat = plain.cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
     raw = flat.view(torch.uint8).numpy() if flat.numel() else None

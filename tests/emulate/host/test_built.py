@@ -65,6 +65,20 @@ torch::Tensor twice(torch::Tensor x, int64_t shared) {
   scale<32><<<(x.numel() + 31) / 32, 32, shared>>>(job);
   return y;
 }
+__global__ void both(Job job) {
+  __shared__ float kept[5000];
+  extern __shared__ float part[];
+  for (int i = threadIdx.x; i < 5000; i += 32) kept[i] = job.x[i % job.n];
+  part[threadIdx.x] = job.x[threadIdx.x];
+  __syncthreads();
+  job.y[threadIdx.x] = part[threadIdx.x] + kept[job.n + 31 - threadIdx.x];
+}
+void beside(torch::Tensor x, torch::Tensor y, int64_t shared, int64_t asked) {
+  Job job{x.data_ptr<float>(), y.data_ptr<float>(), static_cast<int>(x.numel())};
+  if (asked)
+    cudaFuncSetAttribute(both, cudaFuncAttributeMaxDynamicSharedMemorySize, asked);
+  both<<<1, 32, shared>>>(job);
+}
 int64_t count() {
   int found = 0;
   cudaMemcpyFromSymbol(&found, calls, sizeof(found));
@@ -78,7 +92,7 @@ def test_host_code_of_load_inline(tmp_path: Path) -> None:
     recorder = Recorder()
     given = Inline(
         tmp_path / "mine.py", "kp_test_host", [], [f'#line 7 "{tmp_path}/mine.py"\n{INLINE}'],
-        {"twice": "", "count": ""}, [], [], [], [],
+        {"twice": "", "beside": "", "count": ""}, [], [], [], [],
     )  # fmt: skip
     module = take_inline(recorder.host, given)
     x = torch.randn(100)
@@ -100,6 +114,18 @@ def test_host_code_of_load_inline(tmp_path: Path) -> None:
     assert not taken.errors
     with standing_in(recorder), pytest.raises(UnsupportedError, match="163 KiB"):
         module.twice(x, 200_000)
+    x, y = torch.randn(32), torch.zeros(32)
+    with standing_in(recorder):
+        module.beside(x, y, 29_153, 0)
+        assert not y.any()
+        module.beside(x, y, 29_152, 0)
+        assert torch.equal(y, x + x.flip(0))
+        module.beside(x, y, 40_000, 39_999)
+        module.beside(x, y, 40_000, 40_000)
+        module.beside(x, y, 16_384, 8192)  # it lowers the limit too
+        module.beside(x, y, 8192, 0)
+    found = [len(r.errors) for r in recorder.taken()]
+    assert found == [1, 0, 1, 0, 1, 0]
     assert any(build_root().iterdir())
 
 

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from kernelproof.check.explain.region import describe
 from kernelproof.check.explain.values import distance
-from kernelproof.check.reference import flatten
+from kernelproof.check.values import flatten
 from kernelproof.errors import CandidateError
 from kernelproof.types import Run
 

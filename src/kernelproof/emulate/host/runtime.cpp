@@ -30,7 +30,7 @@ struct Launch {
   int64_t block[3];
   int64_t shared;
   int64_t cluster[3];  // zeros without one
-  int64_t allowed;  // bytes of dynamic shared memory that the kernel has opted in to
+  int64_t allowed;  // bytes of dynamic shared memory that the kernel has asked for; -1: it has not
 };
 
 struct Variable {
@@ -160,7 +160,7 @@ void kernelproof_enter(const char* unit, const char* signature, const char* name
   const Launch launch{
       unit, signature, names, templates, kinds, pointers, sizes, count, c.line,
       {c.grid.x, c.grid.y, c.grid.z}, {c.block.x, c.block.y, c.block.z},
-      static_cast<int64_t>(c.shared), {c.cluster[0], c.cluster[1], c.cluster[2]}, found == opted.end() ? 0 : found->second};
+      static_cast<int64_t>(c.shared), {c.cluster[0], c.cluster[1], c.cluster[2]}, found == opted.end() ? -1 : found->second};
   const int status = callback ? callback(&launch) : -1;
   if (status < 0) throw std::runtime_error("the launch could not be emulated");
   launched = told(static_cast<cudaError_t>(status));

@@ -22,10 +22,13 @@ from kernelproof.emulate.host.signature import kernel_name
 from kernelproof.emulate.image import Buffer, Packed
 from kernelproof.emulate.report import Finding
 from kernelproof.errors import UnsupportedError
+from kernelproof.launching import (
+    MOST_THREADS,
+    SHARED_AT_MOST,
+    SHARED_WITHOUT_OPT_IN,
+    without_opt_in,
+)
 
-# CUDA C++ programming guide, technical specifications per compute capability.
-_STATIC_SHARED = 48 * 1024
-_MOST_THREADS = 1024
 _INVALID_VALUE, _INVALID_CONFIGURATION = 1, 9  # cudaError_t
 # Memory of up to this size is looked through for pointers, which have no meaning to a kernel.
 _SCANNED_BYTES = 1 << 20
@@ -180,22 +183,13 @@ class Session:
         grid, block = tuple(launch.grid), tuple(launch.block)
         if min(*grid, *block) < 1:
             return _INVALID_CONFIGURATION, f"grid {grid} and block {block} have a size of zero"
-        if threads > _MOST_THREADS or block[2] > 64:
+        if threads > MOST_THREADS or block[2] > 64:
             return _INVALID_CONFIGURATION, (
                 f"a block of {block} threads is larger than a GPU takes: at most 1024, 64 in z"
             )
         if max(grid[1:]) > 65535 or grid[0] >= 1 << 31:
             return _INVALID_CONFIGURATION, f"the grid {grid} is larger than a GPU takes"
-        static = sum(region.size for region in kernel.program().shared)
-        total, most = static + launch.shared, max(_STATIC_SHARED, static + launch.allowed)
-        if total > most:
-            return _INVALID_VALUE, (
-                f"{launch.shared} bytes of dynamic shared memory beside {static} static ones; "
-                f"more than {_STATIC_SHARED} in all need cudaFuncSetAttribute with "
-                "cudaFuncAttributeMaxDynamicSharedMemorySize, "
-                + (f"which allows {launch.allowed}" if launch.allowed else "which is not called")
-            )
-        return None
+        return _shared_refused(kernel.program().static_shared, int(launch.shared), launch.allowed)
 
     def _of(self, unit: str) -> list[tuple[str, int, int]]:
         """(name, address, bytes) of the host's copies of a unit's variables."""
@@ -226,6 +220,25 @@ class Session:
     @property
     def tensors(self) -> Sequence[torch.Tensor]:
         return self._tensors
+
+
+def _shared_refused(static: int, shared: int, allowed: int) -> tuple[int, str] | None:
+    """What a GPU says to ``shared`` bytes of dynamic memory beside ``static`` ones; ``allowed``: to
+    what the attribute was set, -1 for never. Seen on an H200: the attribute also lowers the limit,
+    and setting it to more than is left beside the static memory fails."""
+    asked = f"{shared} bytes of dynamic shared memory beside {static} static ones"
+    attribute = "cudaFuncSetAttribute(cudaFuncAttributeMaxDynamicSharedMemorySize)"
+    if allowed >= 0 and static + allowed <= SHARED_AT_MOST:
+        words = f"{asked}; {attribute} has allowed {allowed}"
+        return (_INVALID_VALUE, words) if shared > allowed else None
+    if shared <= without_opt_in(static):
+        return None
+    why = "is not called"
+    if allowed >= 0:
+        why = f"was refused: it asked for {allowed}, and a block has {SHARED_AT_MOST} at the most"
+    return _INVALID_VALUE, (
+        f"{asked}; more than {SHARED_WITHOUT_OPT_IN} in all need {attribute}, which {why}"
+    )
 
 
 class _Memory:

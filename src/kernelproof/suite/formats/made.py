@@ -14,20 +14,14 @@ from typing import Any
 
 from kernelproof.build.cache import content_key
 from kernelproof.errors import UsageError
-from kernelproof.home import home
+from kernelproof.home import home, keep
 
 
 def folder(format: str, name: str, files: Mapping[str, str]) -> Path:
     """A folder called ``name`` with these ``files`` (relative name -> text)."""
     key = content_key(format, name, *(part for item in sorted(files.items()) for part in item))
     root = home() / "suites" / format / key / plain(name)
-    for file, text in files.items():
-        path = root / file
-        if not path.is_file() or path.read_text() != text:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            part = path.with_name(f".{path.name}.part")
-            part.write_text(text)
-            part.replace(path)
+    keep(root, files)
     return root
 
 

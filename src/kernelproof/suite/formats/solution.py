@@ -90,10 +90,11 @@ ENTRY = import_file(HERE / {file!r}, "solution").{function}
 _BUILT_ENTRY = """from torch.utils.cpp_extension import load
 
 from kernelproof.build.cache import build_root, locked
+from kernelproof.build.compiler import building
 
 {sources_name} = [str(HERE / name) for name in {files}]
 _folder = build_root() / {key!r}
-with locked(build_root() / ({key!r} + ".lock")):
+with locked(build_root() / ({key!r} + ".lock")), building({function!r}):
     _folder.mkdir(parents=True, exist_ok=True)
     (_folder / "lock").unlink(missing_ok=True)
     _built = load(
@@ -108,6 +109,7 @@ import shutil
 import tvm_ffi.cpp
 
 from kernelproof.build.cache import build_root, locked
+from kernelproof.build.compiler import building
 
 if torch.cuda.is_available():
     # Asked by itself, it takes the first GPU that nvidia-smi lists.
@@ -118,7 +120,7 @@ _places = [p for p in (_root / "targets/x86_64-linux/lib", _root / "lib64", _roo
            if (p / "libcudart.so").exists()]
 _link = [*(f"-L{{p}}" for p in _places[:1]), "-lcuda", "-lcublas"] if {links} else []
 _folder = build_root() / {key!r}
-with locked(build_root() / ({key!r} + ".lock")):
+with locked(build_root() / ({key!r} + ".lock")), building({function!r}):
     _folder.mkdir(parents=True, exist_ok=True)
     _built = tvm_ffi.cpp.load(
         {key!r}, cpp_files=[str(HERE / name) for name in {cpp}],
