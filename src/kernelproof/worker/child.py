@@ -112,7 +112,10 @@ class Host:
             return self.sampler.warm()
         clock = request["clock"]
         if do == "sample":
-            return self.sampler.sample(clock, int(request["calls"]), payload or [])
+            answer = self.sampler.sample(clock, int(request["calls"]), payload or [])
+            assert self.tripwires is not None
+            self.tripwires.look()
+            return answer
         if do == "collect":
             return self.sampler.collect(clock, request["numbers"])
         raise ValueError(f"unknown request {do!r}")
