@@ -251,7 +251,8 @@ class ReferenceModel:
 
     def perturbed(self, inputs: list[Any], seed: int, number: int = 0, by_row: bool = False) -> Any:
         """The oracle's output after every floating input and weight has moved by one unit in the
-        last place of its dtype, up or down at random; ``number`` tells draws apart.
+        last place of float32 (float64: its own), up or down at random; ``number`` tells draws
+        apart.
 
         ``by_row``: the unit is that of the element's row (its root mean square along the last
         axis) where that is larger. Transforms, such as a convolution by FFT, are exact to that
@@ -381,9 +382,10 @@ def _bytes(inputs: list[Any]) -> int:
 
 
 def _unit(dtype: torch.dtype) -> float:
-    """Of a perturbation. Eight bits are stored in and not computed in: no honest kernel rounds to
-    an eighth anew, and such a unit would allow for anything."""
-    return float(torch.finfo(torch.bfloat16 if dtype.itemsize == 1 else dtype).eps)
+    """Of a perturbation. Numbers of 16 and 8 bits are stored in and not computed in: a kernel has
+    them exactly, and computes in float32. To move them by a unit of their own would allow for
+    anything: for sums in bfloat16 where the output is float32, for products in eight bits."""
+    return float(torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps)
 
 
 def _room(place: str) -> int:
