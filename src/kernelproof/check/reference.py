@@ -249,30 +249,35 @@ class ReferenceModel:
             for model in (self.model, self.exact):
                 model.load_state_dict(kept)
 
-    def perturbed(self, inputs: list[Any], seed: int, number: int = 0, by_row: bool = False) -> Any:
+    def perturbed(
+        self, inputs: list[Any], seed: int, number: int = 0, by_row: bool = False,
+        times: float = 1.0,
+    ) -> Any:  # fmt: skip
         """The oracle's output after every floating input and weight has moved by one unit in the
         last place of float32 (float64: its own), up or down at random; ``number`` tells draws
-        apart.
+        apart, and ``times`` is how many units they move.
 
         ``by_row``: the unit is that of the element's row (its root mean square along the last
         axis) where that is larger. Transforms, such as a convolution by FFT, are exact to that
         unit only (normwise backward stability: Higham, Accuracy and Stability of Numerical
         Algorithms, chapter 24), which shows where a row holds zeros beside large numbers.
         """
-        return self._with_room(lambda: self._perturbed(inputs, seed, number, by_row))
+        return self._with_room(lambda: self._perturbed(inputs, seed, number, by_row, times))
 
-    def _perturbed(self, inputs: list[Any], seed: int, number: int, by_row: bool) -> Any:
+    def _perturbed(
+        self, inputs: list[Any], seed: int, number: int, by_row: bool, times: float
+    ) -> Any:
         draw = torch.Generator().manual_seed(seed + number)
 
         def nudge(leaf: Any) -> Any:
             if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
                 return leaf
             sign = torch.randint(0, 2, leaf.shape, generator=draw).to(leaf.device) * 2 - 1
-            exact = leaf.to(torch.float64)
+            exact, unit = leaf.to(torch.float64), times * _unit(leaf.dtype)
             if by_row and exact.dim():
                 size = exact.square().mean(dim=-1, keepdim=True).sqrt().maximum(exact.abs())
-                return exact + sign * size * _unit(leaf.dtype)
-            return exact * (1 + sign * _unit(leaf.dtype))
+                return exact + sign * size * unit
+            return exact * (1 + sign * unit)
 
         given = tree_map(nudge, to_device(inputs, self._place))
         weights = {name: nudge(t) for name, t in self.model.state_dict().items()}
