@@ -25,7 +25,7 @@ EMULATED = ("cuda-nvrtc", "cuda-inline", "cuda-stable", "triton")
 # What a worker tells, and of which type: it can send anything.
 _FACTS = {
     "output": object, "mutated": list, "overrun": list, "views_input": list, "reused": list,
-    "devices": list, "emulated": (dict, type(None)), "refused": list,
+    "overlaps": list, "devices": list, "emulated": (dict, type(None)), "refused": list,
 }  # fmt: skip
 _LOADED = {
     "import_seconds": float, "construct_seconds": float, "weights": str,

@@ -131,7 +131,7 @@ class Course(Matrix):
         run, results, inputs, model = seen.run, seen.results, seen.inputs, seen.model
         if run.status == "pass":
             run = self.guards.apply(
-                run.name, run, results, seen.changed, seen.views,
+                run.name, run, results, seen.changed, seen.views, model.overlapping,
                 lambda result: self._judge(run, result, seen.expected),
             )  # fmt: skip
         else:

@@ -16,7 +16,7 @@ from kernelproof.check.accumulation import Serial
 from kernelproof.check.oracle import Float64Mode, Rounding, float64, lift, round_to
 from kernelproof.check.replay import Form, Replays
 from kernelproof.seeding import seed_all
-from kernelproof.strides import copy_like
+from kernelproof.strides import copy_like, overlaps
 from kernelproof.timeline import span
 
 # On a GPU an oracle of so many operations on so few bytes of inputs is mostly launches: a loop over
@@ -60,6 +60,8 @@ class ReferenceModel:
         with contextlib.suppress(RuntimeError):
             self.exact.double()
         self.notes: list[str] = []
+        # Whether its own outputs have elements in one place, as `expand` makes them.
+        self.overlapping = False
         # Of the working precision on a GPU, once the oracle has told that there is much to launch.
         self._replays: Replays | None = None
 
@@ -96,6 +98,8 @@ class ReferenceModel:
         changed = [i for i, (a, b) in enumerate(zip(kept, given, strict=True)) if not _equal(a, b)]
         storages = {_storage(t) for t in tree_leaves(given) if isinstance(t, torch.Tensor)}
         views = any(_storage(t) in storages for _, t in flatten(output) if _has_storage(t))
+        leaves = [leaf for _, leaf in flatten(output) if isinstance(leaf, torch.Tensor)]
+        self.overlapping = bool(overlaps(leaves))
         if graph is not None:
             graph.ran(kept, output, fit=not (changed or views))
         return output, changed, views

@@ -37,6 +37,7 @@ from kernelproof.errors import CandidateError, CompileError
 from kernelproof.importing import import_file
 from kernelproof.seeding import seed_all
 from kernelproof.spare import spare_memory
+from kernelproof.strides import overlaps
 from kernelproof.worker import packing, wire, wrapping
 from kernelproof.worker.constructing import constructed, factory_of
 from kernelproof.worker.inputs import Placed, leaves_of, nearer
@@ -188,6 +189,7 @@ class Host:
                     "overrun": placed.overrun(),
                     "views_input": _shared(leaves, list(leaves_of(placed.given))),
                     "reused": _shared(leaves, self.previous),
+                    "overlaps": _overlaps(leaves),
                     "devices": [str(leaf.device) for leaf in leaves],
                     "emulated": _emulated(self.recorder),
                     "refused": refused,
@@ -287,6 +289,12 @@ def _shared(left: list[Any], right: list[Any]) -> list[list[int]]:
                 if storage.nbytes() and storage.data_ptr() == b.untyped_storage().data_ptr():
                     pairs.append([i, j])
     return pairs
+
+
+def _overlaps(leaves: list[Any]) -> list[list[int]]:
+    with contextlib.suppress(RuntimeError, NotImplementedError):
+        return overlaps(leaves)
+    return []
 
 
 @contextlib.contextmanager
