@@ -5,20 +5,30 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from kernelproof.errors import UsageError
+
 STORE_VARIABLE = "KERNELPROOF_STORE"
 TUNE_VARIABLE = "KERNELPROOF_TUNE"
 
 
 def home() -> Path:
     """The data folder: ``$KERNELPROOF_HOME``, else ``$XDG_CACHE_HOME/kernelproof``, else
-    ``~/.cache/kernelproof``. Created on first use."""
+    ``~/.cache/kernelproof``. Created on first use.
+
+    Raises UsageError where it cannot be.
+    """
     explicit = os.environ.get("KERNELPROOF_HOME")
     if explicit:
         path = Path(explicit).expanduser()
     else:
         base = os.environ.get("XDG_CACHE_HOME")
         path = (Path(base) if base else Path.home() / ".cache") / "kernelproof"
-    path.mkdir(parents=True, exist_ok=True)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"cannot make the data folder {path}: {error.strerror}; KERNELPROOF_HOME names another"
+        ) from error
     return path
 
 

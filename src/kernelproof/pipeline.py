@@ -215,7 +215,12 @@ def _ahead(options: Options, candidate: Candidate, timed: bool) -> Ahead:
 
 def hidden(reference: problems.Reference, candidate: Candidate) -> tuple[str, ...]:
     """What the candidate may not read: the problem. A shipped operator's own kernels are parts of
-    one package with it, which they import."""
+    one package with it, which they import. Raises UsageError where they are one file."""
+    if Path(candidate.path) == Path(reference.problem.path).resolve():
+        raise UsageError(
+            f"{reference.problem.path} is the problem, which a candidate may not read: put class "
+            "ModelNew into a file of its own"
+        )
     package = Path(__file__).parent.resolve()
     shipped = package in Path(candidate.path).resolve().parents
     return () if shipped else (reference.problem.path,)
