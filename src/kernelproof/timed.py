@@ -59,9 +59,14 @@ def measured(
     picks = Picks(tensor_bytes)
     built = subject.import_seconds, subject.build_seconds - subject.import_seconds
     mine = Timed(subject.worker, field.fresh, race.options.call_timeout, picks, built=built)
+    entrants = field.entrants()
+    for other in (*field.baselines.values(), field.floor, *field.rivals.values()):
+        other.resting = subject.worker
+    if field.eager is not None:
+        mine.resting = field.eager.worker
     timing = measure(
         Entrant(subject.candidate.name, mine),
-        field.entrants(),
+        entrants,
         Entrant(field.floor.name, field.floor),
         case=race.case.name,
         device=race.device,
@@ -90,13 +95,18 @@ def judged(
 
     notes = _mismatches(race, verdict, field.rivals)
     timing = timing.model_copy(update={"notes": (*timing.notes, *notes)})
-    return _settled(race, verdict, timing, mine, field.eager, untimed)
+    others = [*field.baselines.values(), field.floor, *field.rivals.values()]
+    rest = clocks.at_rest(
+        sum(one.worked for one in others), sum(one.went_by for one in others),
+        mine.worked / mine.went_by if mine.went_by else 0.0,
+    )  # fmt: skip
+    return _settled(race, verdict, timing, mine, field.eager, untimed, rest)
 
 
 @span("check what was timed")
 def _settled(
     race: Race, verdict: Verdict, timing: Timing, mine: Timed, eager: Timed | None,
-    untimed: Callable[[list[Any], int], Any],
+    untimed: Callable[[list[Any], int], Any], rest: Check,
 ) -> tuple[Verdict, Timing | None]:  # fmt: skip
     """The verdict after the timed outputs were judged and the clocks compared."""
     from kernelproof.check import Plan
@@ -108,7 +118,7 @@ def _settled(
         found = judge(race.reference, plan, race.case, mine.picks.held, untimed)
         if found.status != "pass":
             return failed(verdict, found.status, [found.check], found.call), None
-        checks = [found.check]
+        checks = [found.check, rest]
         if mine.nonsense:
             checks.append(Check(name="clock", outcome="fail", message=mine.nonsense))
         if timing.candidate.host is not None and not timing.candidate.problem:
