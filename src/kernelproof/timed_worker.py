@@ -117,7 +117,7 @@ class Timed:
         started = time.perf_counter()
         answer = self._ask("sample", payload=payload, clock=clock, calls=calls)
         taken = time.perf_counter() - started
-        if self.resting is not None and number >= 0:
+        if self.resting is not None:
             self.worked += self.resting.processor_seconds() - worked
             self.went_by += taken
         form("sample", answer, _SAMPLED)
