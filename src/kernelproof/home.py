@@ -9,6 +9,8 @@ from kernelproof.errors import UsageError
 
 STORE_VARIABLE = "KERNELPROOF_STORE"
 TUNE_VARIABLE = "KERNELPROOF_TUNE"
+# Set in a candidate's process only: where its builds go.
+BUILDS_VARIABLE = "KERNELPROOF_BUILDS"
 
 
 def home() -> Path:
@@ -30,6 +32,13 @@ def home() -> Path:
             f"cannot make the data folder {path}: {error.strerror}; KERNELPROOF_HOME names another"
         ) from error
     return path
+
+
+def builds() -> Path:
+    """The folder of builds of this process: the data folder's, which whoever uses an operator loads
+    into a process of their own; in a candidate's process one that no other candidate has."""
+    own = os.environ.get(BUILDS_VARIABLE)
+    return Path(own) if own else home() / "builds"
 
 
 def store_url() -> str | None:
