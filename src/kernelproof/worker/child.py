@@ -135,7 +135,7 @@ class Host:
         if request.get("emulated") and self.recorder is None:
             from kernelproof.emulate.standin import Recorder
 
-            self.recorder = Recorder()
+            self.recorder = Recorder(apart=True)
             self.recorder.prepare(request["language"], Path(self.path))
         if self.source is None:
             self.tripwires = Tripwires(str(Path(self.path).parent))
@@ -150,6 +150,8 @@ class Host:
             self.module, weights, alike = constructed(factory, args, kwargs, state)
         if isinstance(self.module, torch.nn.Module):
             self.module = self.module.to(self.device).train(bool(request.get("training")))
+            if self.recorder is not None:
+                self.recorder.moved(self.module)
         self.captured = self.module
         if request["kind"] == "baseline":
             wrapping.precision(request.get("tf32"))
