@@ -270,7 +270,10 @@ def _tool_paths() -> list[str]:
 def _not_personal(paths: list[str]) -> list[str]:
     """Without the current folder, a home, and what is above: their standing on some search path is
     no reason to open everything in them."""
-    closed = {Path.cwd(), *Path.cwd().parents, Path.home(), *Path.home().parents}
+    closed = {Path.home(), *Path.home().parents}
+    with contextlib.suppress(FileNotFoundError):
+        # It may have been removed since this process was started.
+        closed |= {Path.cwd(), *Path.cwd().parents}
     return [path for path in paths if Path(path).resolve() not in closed]
 
 
