@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -38,8 +38,13 @@ def root() -> Path:
 def run_cli() -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run `kernelproof` in a fresh process, as a user does."""
 
-    def run(*args: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    def run(
+        *args: str, cwd: Path = ROOT, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "kernelproof", *args]
-        return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+        own = {**os.environ, **(env or {})}
+        return subprocess.run(
+            command, cwd=cwd, env=own, capture_output=True, text=True, check=False
+        )
 
     return run

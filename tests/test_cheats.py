@@ -79,7 +79,7 @@ def test_a_cache_by_value_has_no_time_of_repeated_calls() -> None:
 def test_the_table_has_a_row_for_each_way_and_names_each_fixture() -> None:
     text = DOCS.read_text()
     rows = [int(n) for n in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)]
-    assert rows == list(range(1, 41))
+    assert rows == list(range(1, rows[-1] + 1)) and rows[-1] > 40
     for path in [*CHEATS, *(p for p in fixtures("gpu") if constant(p, "WAY"))]:
         (row,) = re.findall(rf"^\| {constant(path, 'WAY')} \|.*$", text, re.MULTILINE)
         assert path.stem in row, path.stem

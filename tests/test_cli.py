@@ -220,3 +220,39 @@ def test_tools_of_a_gpu_are_refused_on_a_cpu(run_cli) -> None:
     done = run_cli("bench", "rms_norm", HONEST, "--device", "cpu", "--sanitize")
     assert done.returncode == 2
     assert "--sanitize watches kernels on an NVIDIA GPU" in done.stderr
+
+
+@pytest.mark.parametrize("place", ["no_folder/x", "."])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["check", "rms_norm", HONEST, "--repro"],
+        ["prove", "rms_norm", HONEST, "-o"],
+        ["demo", "-o"],
+        ["report", "-o"],
+    ],
+)
+def test_a_file_that_cannot_be_written_is_known_before_the_work(
+    run_cli, tmp_path: Path, arguments, place: str
+) -> None:
+    done = run_cli(*arguments, str(tmp_path / place))
+    assert done.returncode == 2, done.stderr
+    assert f"cannot write {tmp_path / place}: " in done.stderr
+    assert "check odd" not in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_data_folder_that_cannot_be_is_named(run_cli, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    home = str(tmp_path / "file" / "data")
+    done = run_cli("check", "rms_norm", HONEST, "--quick", env={"KERNELPROOF_HOME": home})
+    assert done.returncode == 2, done.stderr
+    assert f"cannot make the data folder {home}" in done.stderr
+    assert "KERNELPROOF_HOME names another" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_problem_and_candidate_are_two_files(run_cli, tmp_path: Path) -> None:
+    both = tmp_path / "both.py"
+    both.write_text(Path("problems/cumsum.py").read_text() + "\nModelNew = Model\n")
+    done = run_cli("check", str(both), str(both))
+    assert done.returncode == 2
+    assert "put class ModelNew into a file of its own" in done.stderr

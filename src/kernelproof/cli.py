@@ -6,6 +6,7 @@ kernelproof itself. Results go to stdout, progress and errors to stderr.
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
 import traceback
@@ -20,6 +21,7 @@ from kernelproof import (
     commands,
     mcp_command,
     openmp,
+    outfile,
     proof_commands,
     serve_command,
     session_commands,
@@ -104,6 +106,9 @@ def check(
     )  # fmt: skip
     from kernelproof import batch
 
+    if repro is not None:
+        outfile.check(repro)
+
     def judged(where: Path | str) -> Record:
         return _judge(problem, str(where), False, options)
 
@@ -172,12 +177,13 @@ def demo(
     from kernelproof.demo import run
     from kernelproof.report import render, summary
 
+    outfile.check(output)
     if ladder is not None:
         _climb(ladder, device, output, json_, store)
     with Shown() as progress:
         records = run(quick=quick, device=device, progress=progress)
     _keep(records, store)
-    output.write_text(render(records))
+    outfile.write(output, render(records))
     if json_:
         print_json({"records": [_as_json(r) for r in records], "report": str(output)})
     else:
@@ -213,6 +219,7 @@ def report(
     from kernelproof.report import render, summary
     from kernelproof.store import Store, read_json
 
+    outfile.check(output)
     if (alone := ladder or session or suite) is not None:
         if records or sum(map(bool, (ladder, session, suite))) > 1:
             raise UsageError(f"{alone} makes a page of its own; leave the rest out")
@@ -229,7 +236,7 @@ def report(
         found = Store(store).latest(count)
     if not found:
         raise UsageError("no records yet: run `kernelproof check` or `kernelproof demo` first")
-    output.write_text(render(found))
+    outfile.write(output, render(found))
     if json_:
         print_json({"records": [_as_json(r) for r in found], "report": str(output)})
     else:
@@ -271,11 +278,33 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         print("kernelproof: interrupted", file=sys.stderr)
         sys.exit(130)
+    except OSError as error:
+        words = _unwritable(error)
+        if words is None:
+            _internal()
+        print(f"kernelproof: {words}", file=sys.stderr)
+        sys.exit(UsageError.exit_code)
     except Exception:
-        # Not foreseen: our own fault, which must not look like the candidate's.
-        traceback.print_exc()
-        print("kernelproof: an internal error; please report it with the above", file=sys.stderr)
-        sys.exit(KernelproofError.exit_code)
+        _internal()
+
+
+def _unwritable(error: OSError) -> str | None:
+    """Words for a folder or disk that takes no files; None for any other error."""
+    if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT):
+        return None
+    from kernelproof.home import home
+
+    return (
+        f"cannot write {error.filename or 'a file'}: {error.strerror}; the data folder is "
+        f"{home()}, and KERNELPROOF_HOME names another"
+    )
+
+
+def _internal() -> NoReturn:
+    """Not foreseen: our own fault, which must not look like the candidate's."""
+    traceback.print_exc()
+    print("kernelproof: an internal error; please report it with the above", file=sys.stderr)
+    sys.exit(KernelproofError.exit_code)
 
 
 def _options(**fields: Any) -> Options:
@@ -311,7 +340,7 @@ def _climb(
     records = [record for _, record in found]
     unexpected = [words for rung, record in found if (words := ladder.unexpected(rung, record))]
     _keep(records, store)
-    output.write_text(render(records))
+    outfile.write(output, render(records))
     if json_:
         both = [{"rung": g.name, "expected": g.expect, **_as_json(r)} for g, r in found]
         print_json({"records": both, "unexpected": unexpected, "report": str(output)})
@@ -341,7 +370,7 @@ def _finish(record: Record, json_: bool, store: str | None, repro: Path | None =
     from kernelproof.report import detail
 
     if repro is not None and record.reproducer:
-        repro.write_text(record.reproducer)
+        outfile.write(repro, record.reproducer)
     if json_:
         print_json(_as_json(record))
     else:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kernelproof import outfile
 from kernelproof.arguments import (
     BytesOpt,
     CaseOpt,
@@ -180,7 +181,7 @@ def ladder_page(results: Path, output: Path, json_: bool) -> None:
 
     found = ladder.read_results(results)
     learnt = {problem: ladder.learnt(problem) for problem in found.problems}
-    output.write_text(pages.render(found, learnt), encoding="utf-8")
+    outfile.write(output, pages.render(found, learnt))
     if json_:
         print_json({"report": str(output)})
         return
@@ -204,7 +205,7 @@ def session_page(session: str, output: Path, json_: bool, store: str | None) -> 
     found = sessions.log(session, store=store)
     kept = Store(store)
     records = [kept.get(one.record_id) for one in reversed(found.attempts) if one.record_id]
-    output.write_text(pages.render(found, records), encoding="utf-8")
+    outfile.write(output, pages.render(found, records))
     if json_:
         print_json({"report": str(output)})
         return

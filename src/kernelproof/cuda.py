@@ -311,15 +311,20 @@ def _looks_like_path(source: str | Path) -> bool:
 def _device_of(args: Sequence[Any]) -> int:
     import torch
 
-    for arg in args:
-        if isinstance(arg, torch.Tensor):
-            if arg.device.type != "cuda":
-                present_arch()  # says so where there is no GPU at all
-                raise UnsupportedError(
-                    f"a CUDA kernel was given a tensor on {arg.device}; move it to a CUDA device"
-                )
-            return int(arg.device.index)
-    return int(torch.cuda.current_device())
+    devices = [(n, a.device) for n, a in enumerate(args) if isinstance(a, torch.Tensor)]
+    for number, device in devices:
+        if device.type != "cuda":
+            present_arch()  # says so where there is no GPU at all
+            raise on_the_host(number, str(device))
+    return int(devices[0][1].index if devices else torch.cuda.current_device())
+
+
+def on_the_host(number: int, device: str = "cpu") -> TypeError:
+    """Of an argument that the kernel cannot reach. `torch.zeros(n)` is such, without a device."""
+    return TypeError(
+        f"argument {number} of the kernel is a tensor on {device}: make it on the inputs' device, "
+        "such as x.new_empty(...) or torch.empty(..., device=x.device)"
+    )
 
 
 def _made_current(device: int) -> contextlib.AbstractContextManager[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import importlib.util
+import os
 import shutil
 from pathlib import Path
 from typing import Literal
@@ -43,9 +44,19 @@ def examine() -> list[Fact]:
         _package("triton", "Triton candidates", "pip install 'kernelproof[triton]'"),
         *_protections(),
         _floors(),
-        Fact(name="data folder", state="info", value=str(home())),
+        _data_folder(),
         Fact(name="problems", state="info", value=", ".join(sorted(known_problems()))),
     ]
+
+
+def _data_folder() -> Fact:
+    folder = home()
+    if os.access(folder, os.W_OK):
+        return Fact(name="data folder", state="info", value=str(folder))
+    return Fact(
+        name="data folder", state="missing", value=f"{folder} cannot be written to",
+        remedy="set KERNELPROOF_HOME to a folder that can",
+    )  # fmt: skip
 
 
 def _floors() -> Fact:
@@ -120,7 +131,11 @@ def _protections() -> list[Fact]:
     from kernelproof.worker.limits import NOT_PROTECTED, confine
     from kernelproof.worker.probe import without_for_cuda
 
-    limits = confine(None, (), torch.cuda.is_available())
+    try:
+        limits = confine(None, (), torch.cuda.is_available())
+    except OSError as error:
+        # The data folder, of which more is said below.
+        return [Fact(name="confined", state="missing", value=f"not known: {error}")]
     if limits.gpu:
         limits = dataclasses.replace(limits, without=without_for_cuda())
     with Worker("doctor", limits) as worker:

@@ -6,20 +6,32 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from kernelproof.errors import UsageError
+
 STORE_VARIABLE = "KERNELPROOF_STORE"
 TUNE_VARIABLE = "KERNELPROOF_TUNE"
+# Set in a candidate's process only: where its builds go.
+BUILDS_VARIABLE = "KERNELPROOF_BUILDS"
 
 
 def home() -> Path:
     """The data folder: ``$KERNELPROOF_HOME``, else ``$XDG_CACHE_HOME/kernelproof``, else
-    ``~/.cache/kernelproof``. Created on first use."""
+    ``~/.cache/kernelproof``. Created on first use.
+
+    Raises UsageError where it cannot be.
+    """
     explicit = os.environ.get("KERNELPROOF_HOME")
     if explicit:
         path = Path(explicit).expanduser()
     else:
         base = os.environ.get("XDG_CACHE_HOME")
         path = (Path(base) if base else Path.home() / ".cache") / "kernelproof"
-    path.mkdir(parents=True, exist_ok=True)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"cannot make the data folder {path}: {error.strerror}; KERNELPROOF_HOME names another"
+        ) from error
     return path
 
 
@@ -33,6 +45,13 @@ def keep(root: Path, files: Mapping[str, str]) -> None:
             part = path.with_name(f".{path.name}.{os.getpid()}.part")
             part.write_text(text)
             part.replace(path)
+
+
+def builds() -> Path:
+    """The folder of builds of this process: the data folder's, which whoever uses an operator loads
+    into a process of their own; in a candidate's process one that no other candidate has."""
+    own = os.environ.get(BUILDS_VARIABLE)
+    return Path(own) if own else home() / "builds"
 
 
 def store_url() -> str | None:

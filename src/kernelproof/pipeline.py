@@ -215,7 +215,12 @@ def _ahead(options: Options, candidate: Candidate, timed: bool) -> Ahead:
 
 def hidden(reference: problems.Reference, candidate: Candidate) -> tuple[str, ...]:
     """What the candidate may not read: the problem. A shipped operator's own kernels are parts of
-    one package with it, which they import."""
+    one package with it, which they import. Raises UsageError where they are one file."""
+    if Path(candidate.path) == Path(reference.problem.path).resolve():
+        raise UsageError(
+            f"{reference.problem.path} is the problem, which a candidate may not read: put class "
+            "ModelNew into a file of its own"
+        )
     package = Path(__file__).parent.resolve()
     shipped = package in Path(candidate.path).resolve().parents
     return () if shipped else (reference.problem.path,)
@@ -290,7 +295,12 @@ def _check(
         max_bytes=most if most is not None else options.shrink_to,
         large=options.large,
     )
-    return check(reference, subject, plan, progress)
+    verdict = check(reference, subject, plan, progress)
+    if level != options.level:
+        text = "not tried where kernels are emulated, unless --thorough asks for it"
+        left_out = Check(name="strides, families of values", outcome="note", message=text)
+        verdict = verdict.model_copy(update={"checks": (*verdict.checks, left_out)})
+    return verdict
 
 
 @span("gradients")

@@ -55,8 +55,10 @@ def prove(
 ) -> None:
     """Check, time and inspect a candidate, and write it all with the sources into one file that
     `verify` judges again somewhere else. A candidate that fails has a proof, too."""
+    from kernelproof import outfile
     from kernelproof.worker.client import start_server
 
+    outfile.check(output)
     start_server()
     from kernelproof import proof_file, proving
     from kernelproof.report import detail

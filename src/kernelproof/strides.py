@@ -1,8 +1,9 @@
-"""Copies of tensors that keep their strides."""
+"""Copies of tensors that keep their strides, and strides by which elements share a place."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from kernelproof import staging
 
@@ -40,3 +41,21 @@ def moved(tensor: torch.Tensor, device: str) -> torch.Tensor:
     copy = torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
     staging.copy(copy, tensor)
     return copy
+
+
+def overlaps(tensors: Sequence[Any]) -> list[list[int]]:
+    """Index pairs of tensors whose elements lie at the same addresses: ``[i, i]`` for one that is
+    expanded, or otherwise has two elements in one place; ``[i, j]`` for two that begin together."""
+    import torch
+
+    found: list[list[int]] = []
+    begins: dict[int, int] = {}
+    for number, tensor in enumerate(tensors):
+        if tensor.layout is not torch.strided or not tensor.numel():
+            continue
+        if torch._debug_has_internal_overlap(tensor) == 1:
+            found.append([number, number])
+        if tensor.data_ptr() in begins:
+            found.append([begins[tensor.data_ptr()], number])
+        begins.setdefault(tensor.data_ptr(), number)
+    return found

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernelproof.errors import CandidateCrash, UnsupportedError
+from kernelproof.errors import CandidateCrash, CandidateError, UnsupportedError
 from kernelproof.types import Build, Candidate, Verdict
 from kernelproof.worker import Worker, landlock
 from kernelproof.worker.limits import confine
@@ -22,10 +23,11 @@ if TYPE_CHECKING:
 
 # Languages whose launches can be interpreted without a GPU.
 EMULATED = ("cuda-nvrtc", "cuda-inline", "cuda-stable", "triton")
+_HOST_CODE = ("cuda-inline", "cuda-stable")
 # What a worker tells, and of which type: it can send anything.
 _FACTS = {
     "output": object, "mutated": list, "overrun": list, "views_input": list, "reused": list,
-    "devices": list, "emulated": (dict, type(None)), "refused": list,
+    "overlaps": list, "devices": list, "emulated": (dict, type(None)), "refused": list,
 }  # fmt: skip
 _LOADED = {
     "import_seconds": float, "construct_seconds": float, "weights": str,
@@ -57,6 +59,12 @@ class CandidateProcess:
         self.hides = hides
         # Kernels for a GPU that is not there: their launches are interpreted on the CPU.
         self.emulated = device == "cpu" and candidate.language in EMULATED
+        if self.emulated and candidate.language in _HOST_CODE:
+            from kernelproof.emulate.host import compile as host
+
+            # The candidate meets the same error, and is told.
+            with contextlib.suppress(CandidateError):
+                host.prepare()
         limits = confine(candidate, hides, device != "cpu", options.memory)
         if limits.gpu:
             limits = dataclasses.replace(limits, without=without_for_cuda())

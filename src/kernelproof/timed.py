@@ -34,6 +34,9 @@ _AGAIN_ROUNDS = 6
 _AGAIN_MOST = 8
 _AGAIN_WAIT = 0.5
 _AGAIN_SLICE = 0.02
+# Far longer than OpenMP's threads spin, on a loaded machine too.
+_AGAIN_REST = 0.25
+_WORKED = ("worked", "went_by")
 
 
 @span("time")
@@ -59,9 +62,14 @@ def measured(
     picks = Picks(tensor_bytes)
     built = subject.import_seconds, subject.build_seconds - subject.import_seconds
     mine = Timed(subject.worker, field.fresh, race.options.call_timeout, picks, built=built)
+    entrants = field.entrants()
+    for other in (*field.baselines.values(), field.floor, *field.rivals.values()):
+        other.resting = subject.worker
+    if field.eager is not None:
+        mine.resting = field.eager.worker
     timing = measure(
         Entrant(subject.candidate.name, mine),
-        field.entrants(),
+        entrants,
         Entrant(field.floor.name, field.floor),
         case=race.case.name,
         device=race.device,
@@ -90,13 +98,37 @@ def judged(
 
     notes = _mismatches(race, verdict, field.rivals)
     timing = timing.model_copy(update={"notes": (*timing.notes, *notes)})
-    return _settled(race, verdict, timing, mine, field.eager, untimed)
+    return _settled(race, verdict, timing, mine, field.eager, untimed, _rest(field, mine))
+
+
+def _rest(field: Field, mine: Timed) -> Check:
+    """Whether the candidate worked while others were timed. OpenMP's threads spin for a while after
+    their call, on a busy machine into the time of the others: before anybody is accused it is
+    looked at again after a pause."""
+    others: list[Timed] = [*field.baselines.values(), field.floor, *field.rivals.values()]
+    usual = mine.worked / mine.went_by if mine.went_by else 0.0
+
+    def look(attempt: int) -> Check:
+        if not attempt:
+            worked, went_by = (sum(getattr(o, name) for o in others) for name in _WORKED)
+            return clocks.at_rest(worked, went_by, usual)
+        one = field.eager if field.eager is not None and field.eager.worker.alive else field.floor
+        one.worked = one.went_by = 0.0
+        for number in range(_AGAIN_ROUNDS):
+            sleep(_AGAIN_REST)
+            while one.went_by < _AGAIN_REST * (number + 1):
+                one.sample("host", min(_AGAIN_MOST, one.fresh.most), -2 - number)
+        return clocks.at_rest(one.worked, one.went_by, usual)
+
+    found = _confirmed(look)
+    assert found is not None
+    return found
 
 
 @span("check what was timed")
 def _settled(
     race: Race, verdict: Verdict, timing: Timing, mine: Timed, eager: Timed | None,
-    untimed: Callable[[list[Any], int], Any],
+    untimed: Callable[[list[Any], int], Any], rest: Check,
 ) -> tuple[Verdict, Timing | None]:  # fmt: skip
     """The verdict after the timed outputs were judged and the clocks compared."""
     from kernelproof.check import Plan
@@ -108,7 +140,7 @@ def _settled(
         found = judge(race.reference, plan, race.case, mine.picks.held, untimed)
         if found.status != "pass":
             return failed(verdict, found.status, [found.check], found.call), None
-        checks = [found.check]
+        checks = [found.check, rest]
         if mine.nonsense:
             checks.append(Check(name="clock", outcome="fail", message=mine.nonsense))
         if timing.candidate.host is not None and not timing.candidate.problem:

@@ -53,6 +53,10 @@ class Timed:
         # beyond what the worker reports.
         self.outside: dict[Clock, dict[int, float]] = {clock: {} for clock in CLOCKS}
         self.woken = -1
+        # Whoever should rest while this one is timed, and what it has worked in the meantime:
+        # seconds of processors, of so many that went by.
+        self.resting: Worker | None = None
+        self.worked, self.went_by = 0.0, 0.0
         self._early: Future[dict[str, Any]] | None = None
 
     def start(self, pool: Executor) -> None:
@@ -109,9 +113,13 @@ class Timed:
         if number != self.woken or number < 0:
             self._ask("warm")
             self.woken = number
+        worked = 0.0 if self.resting is None else self.resting.processor_seconds()
         started = time.perf_counter()
         answer = self._ask("sample", payload=payload, clock=clock, calls=calls)
         taken = time.perf_counter() - started
+        if self.resting is not None:
+            self.worked += self.resting.processor_seconds() - worked
+            self.went_by += taken
         form("sample", answer, _SAMPLED)
         readings, kept = answer["readings"], int(answer["kept"])
         if not readings or not all(isinstance(r, float) and 0 < r < math.inf for r in readings):

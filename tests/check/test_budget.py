@@ -81,8 +81,9 @@ def test_the_output_dtype_sets_the_floor() -> None:
     assert not excess(got, truth, truth, nothing, torch.float32).within()
 
 
+# Not down to where what is allowed for flushing to zero counts.
 @settings(deadline=None, max_examples=40)
-@given(st.integers(-200, 200), st.integers(0, 2**31))
+@given(st.integers(-90, 200), st.integers(0, 2**31))
 def test_scale_does_not_matter(power: int, seed: int) -> None:
     truth, honest, response = setting(seed)
     got = truth * (1 + 5e-7)
@@ -133,3 +134,17 @@ def test_what_the_oracle_cancelled_to_zero_may_be_tiny() -> None:
     assert not within(math.nan)
     # Beside nothing but zeros there is nothing to cancel from.
     assert not excess(nothing - 7e-20, nothing, nothing, nothing, torch.float32).within()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_what_is_no_normal_number_may_be_flushed_to_zero(dtype: torch.dtype) -> None:
+    tiny = torch.finfo(torch.float32).tiny
+    truth = torch.tensor([[3.0, 1.0], [tiny * 0.99, -tiny / 2]], dtype=torch.float64)
+    nothing = torch.zeros_like(truth)
+    got = truth.where(truth.abs() >= tiny, 0.0)
+    assert excess(got, truth, truth, nothing, dtype).within()
+    assert not excess(got * 1.5, truth, truth, nothing, dtype).within()
+    # Half precision has numbers below its smallest normal one, and hardware keeps them.
+    small = torch.tensor([[3.0, 1.0], [2.0**-20, 2.0**-21]], dtype=torch.float64)
+    flushed = small.where(small > 1e-5, 0.0)
+    assert not excess(flushed, small, small, nothing, dtype).within()

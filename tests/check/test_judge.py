@@ -64,6 +64,7 @@ def test_all_cases_and_seeds_are_run(reference) -> None:
         "inputs unchanged": "pass",
         "no write outside inputs": "pass",
         "outputs are new": "pass",
+        "outputs do not overlap": "pass",
         "outputs on the inputs' device": "pass",
         "repeatable": "pass",
         "error structure": "pass",
@@ -88,6 +89,8 @@ def test_it_stops_at_the_first_failure_and_names_the_slip(reference) -> None:
         ({"overrun": [[0, "1 element(s) past its end"]]}, "outside input 0 (1 element(s) past its"),
         ({"views_input": [[0, 0]]}, "shares memory with an input"),
         ({"reused": [[0, 0]]}, "shares memory with the output of an earlier call"),
+        ({"overlaps": [[0, 0]]}, "output 0 has several elements in one place"),
+        ({"overlaps": [[0, 1]]}, "outputs 0 and 1 are in the same memory"),
         ({"devices": ["cuda:0"]}, "an output is on cuda:0, the inputs are on cpu"),
     ],
 )

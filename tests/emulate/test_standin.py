@@ -54,6 +54,44 @@ def test_reading_new_memory_is_found_and_what_was_written_is_not() -> None:
     assert recorder.taken() == []
 
 
+def test_a_tensor_that_was_left_on_the_cpu_is_told() -> None:
+    kernel = Kernel(COPY, "copy")
+    given = torch.ones(8)
+    with standing_in(Recorder(apart=True)):
+        made = [
+            torch.empty(8), torch.zeros(8), torch.tensor([1.0] * 8),
+            torch.full((8,), 2.0, device="cpu"), torch.zeros(16)[4:12],
+        ]  # fmt: skip
+        for host in made:
+            with pytest.raises(TypeError, match="argument 1 of the kernel is a tensor on cpu"):
+                kernel(given, host, 8, grid=1, block=32)
+            with pytest.raises(TypeError, match="argument 0 of the kernel is a tensor on cpu"):
+                kernel(host, given.clone(), 8, grid=1, block=32)
+        fine = [
+            torch.empty(8, device=given.device), torch.zeros(8, device="cuda:0"),
+            torch.zeros(8).cuda(), torch.zeros(8).to("cuda"), torch.zeros(8).to(given.device),
+            torch.zeros_like(given), given.new_empty(8),
+        ]  # fmt: skip
+        with torch.device("cuda"):
+            fine.append(torch.empty(8))
+        for own in fine:
+            kernel(given, own, 8, grid=1, block=32)
+            assert bool((own == 1).all())
+
+
+def test_weights_go_where_their_module_goes() -> None:
+    kernel = Kernel(COPY, "copy")
+    recorder = Recorder(apart=True)
+    with standing_in(recorder):
+        module = torch.nn.Linear(8, 1)
+        module.register_buffer("kept", torch.ones(8))
+        module.loose = torch.ones(8)
+        recorder.moved(module.to("cuda"))
+        kernel(module.kept, module.weight, 8, grid=1, block=32)
+        with pytest.raises(TypeError, match="argument 0"):
+            kernel(module.loose, module.weight, 8, grid=1, block=32)
+
+
 def test_tensor_maps_and_clusters_of_kernels() -> None:
     case = ptx_tensor.tile("load", "f2", (160, 40), (32, 16), (16, 3), 64)
     pairs = next(c for c in ptx_tensor.clusters() if c.name == "ld.shared::cluster")

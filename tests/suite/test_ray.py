@@ -76,16 +76,19 @@ def test_builds_travel_and_what_is_there_stays(
 
     monkeypatch.setattr(ray_engine, "_ray", Ray)
     monkeypatch.setenv("KERNELPROOF_HOME", str(tmp_path / "one"))
-    for name, text in (("old", "a"), ("new", "b"), ("both", "c")):
-        folder = tmp_path / "one" / "builds" / name
+    places = {"builds/old": "a", "candidates/c/builds/new": "b", "builds/both": "c"}
+    for name, text in places.items():
+        folder = tmp_path / "one" / name
         folder.mkdir(parents=True)
         (folder / "k.so").write_text(text)
     (tmp_path / "one" / "builds" / "k.lock").touch()
-    assert ray_engine._builds() == {"old", "new", "both"}
-    packed = ray_engine._packed({"new", "both"})
+    names = {"builds/old", "candidates/c/builds/new", "builds/both"}
+    assert ray_engine._builds() == names
+    names = names - {"builds/old"}
+    packed = ray_engine._packed(names)
     assert ray_engine._packed(set()) == b""
     monkeypatch.setattr(ray_engine, "_MOST_BUILD_BYTES", 1)
-    assert ray_engine._packed({"new", "both"}) == b""
+    assert ray_engine._packed(names) == b""
 
     monkeypatch.setenv("KERNELPROOF_HOME", str(tmp_path / "two"))
     own = tmp_path / "two" / "builds" / "both" / "k.so"
@@ -93,9 +96,10 @@ def test_builds_travel_and_what_is_there_stays(
     own.write_text("its own")
     for reference in (packed, None, RuntimeError("its machine is gone")):
         ray_engine._take_builds([reference])
-    assert ray_engine._builds() == {"new", "both"}
+    assert ray_engine._builds() == names
     assert own.read_text() == "its own"
-    assert (tmp_path / "two" / "builds" / "new" / "k.so").read_text() == "b"
+    assert (tmp_path / "two" / "candidates/c/builds/new/k.so").read_text() == "b"
+    assert not list((tmp_path / "two").glob(".taken-*"))
 
 
 def test_files_are_fetched_once_and_have_their_names(

@@ -108,3 +108,13 @@ def test_a_saving_must_be_seen_by_the_parent(monkeypatch) -> None:
     assert true and true.outcome == "pass"
     # What is saved is too little to be seen from here.
     assert clocks.saving(timing(1e-5, 2e-4), taking(0.0), taking(0.0)) is None
+
+
+def test_who_works_while_others_are_timed_is_found() -> None:
+    assert clocks.at_rest(2.6, 6.7, 0.0).outcome == "fail"
+    assert "2.6 s of processor time" in clocks.at_rest(2.6, 6.7, 0.0).message
+    assert clocks.at_rest(0.0, 6.7, 0.0).outcome == "pass"
+    # As much as eager: threads that spin, where the user wants that.
+    assert clocks.at_rest(2.6, 6.7, 0.5).outcome == "pass"
+    # Ten ticks of the kernel's clock tell nothing.
+    assert clocks.at_rest(0.09, 0.1, 0.0).outcome == "pass"

@@ -12,7 +12,7 @@ import torch
 from kernelproof import candidate
 from kernelproof.errors import CandidateCrash
 from kernelproof.home import home
-from kernelproof.worker import Worker, landlock, processes
+from kernelproof.worker import Worker, landlock, limits, processes
 from kernelproof.worker.limits import available_memory, confine
 from kernelproof.worker.supervisor import _HEAD, _TAIL, _Kept
 
@@ -69,7 +69,7 @@ def tried(tmp_path: Path):
 
 
 def test_it_reads_what_it_needs_and_writes_to_its_own_folders(tried, tmp_path: Path) -> None:
-    builds = home() / "builds"
+    builds = home() / "candidates" / candidate.load(tmp_path / "tries.py").digest
     allowed = [f"read:{tmp_path}/beside.py", f"read:{torch.__file__}", "read:/etc/passwd"]
     allowed += ["name:worker", "write:", f"write:{builds}", f"list:{tmp_path}", "list:/proc/self"]
     assert int(tried(*allowed)) == 5
@@ -147,3 +147,10 @@ def test_descendants_are_found_and_a_wrong_start_time_is_not_killed() -> None:
     os.close(write)
     os.close(read)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+
+
+def test_the_current_folder_may_be_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert limits._not_personal(["/usr/lib/python3", str(Path.home())]) == ["/usr/lib/python3"]

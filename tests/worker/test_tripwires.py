@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import sys
 import time
 from pathlib import Path
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelproof.importing import import_file
 from kernelproof.worker import sampling
@@ -61,3 +63,29 @@ def test_looks_around_are_those_of_the_candidates_own_code(tmp_path: Path) -> No
         "candidate.py:3", "candidate.py:4", "candidate.py:5",
     ]  # fmt: skip
     assert report["opened"] == ["/proc/self/maps"]
+
+
+def test_what_stands_between_functions_and_their_callers_is_named(tmp_path: Path) -> None:
+    class Mode(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            return func(*args, **(kwargs or {}))
+
+    wires = Tripwires(str(tmp_path))
+    with Mode():
+        wires.look()
+    kept = sys.getprofile()
+    sys.setprofile(lambda *_: None)
+    try:
+        wires.look()
+    finally:
+        sys.setprofile(kept)
+    # Gone by now, and named all the same.
+    patched = wires.report()["patched"]
+    assert [name.split(" ")[0] for name in patched] == ["torch's", "sys.setprofile"]
+
+
+def test_a_default_device_is_no_secret(tmp_path: Path) -> None:
+    wires = Tripwires(str(tmp_path))
+    with torch.device("cpu"):
+        wires.look()
+    assert wires.report()["patched"] == []

@@ -1,5 +1,8 @@
 """The build cache: content-addressed folders, safe for builds that run at the same time.
 
+What a candidate builds stays apart from all else (see `home.builds`): it could leave something in a
+folder that another's sources, or those of an operator, will be looked for in.
+
 A key is a hash over everything that can change the result: sources, flags, toolchain versions,
 architecture. A folder is filled under a lock and published by rename, so a reader never sees half
 a build and a killed build leaves nothing behind but a temporary folder.
@@ -18,12 +21,12 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from kernelproof.home import home
+from kernelproof.home import builds, home
 
 
 def build_root() -> Path:
-    """The folder that holds every cached build."""
-    root = home() / "builds"
+    """The folder to which builds of this process go."""
+    root = builds()
     root.mkdir(parents=True, exist_ok=True)
     return root
 
@@ -78,10 +81,12 @@ def cached(key: str, fill: Callable[[Path], None]) -> tuple[Path, bool]:
     """The folder of build ``key``, filled by ``fill(temporary_folder)`` unless it is there.
 
     Returns the folder and whether it was already there. An error in ``fill`` leaves no folder.
+    A candidate's process takes what the data folder has, and puts what it has not into its own.
     """
-    final = build_root() / key
-    if final.is_dir():
-        return final, True
+    trusted, final = home() / "builds" / key, build_root() / key
+    for found in (trusted, final):
+        if found.is_dir():
+            return found, True
     with locked(build_root() / f"{key}.lock"):
         if final.is_dir():
             return final, True

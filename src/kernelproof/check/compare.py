@@ -28,7 +28,8 @@ class Expected:
     ``value``: the reference's output in working precision. ``truth``: the oracle's. ``response``:
     size of the oracle's change under one-ulp perturbations of the inputs. ``serial``: size of the
     error of plain serial sums; None where it was not measured. ``levels``: precision name -> rms
-    error of the reference computed in that precision.
+    error of the reference computed in that precision. ``ties``: of integers, the elements of one
+    output that differ where rounding decides (see `ties`); None where none was looked for.
     """
 
     value: Any
@@ -36,6 +37,7 @@ class Expected:
     response: Any
     levels: dict[str, float] = dataclasses.field(default_factory=dict)
     serial: Any = None
+    ties: Any = None
 
 
 def compare(
@@ -75,7 +77,7 @@ def _by_parts(
     step = max(1, _PART // max(1, width))
     flat = {
         field: getattr(expected, field).reshape(rows, width)
-        for field in ("value", "truth", "response", "serial")
+        for field in ("value", "truth", "response", "serial", "ties")
         if isinstance(getattr(expected, field), torch.Tensor)
     }
     mine = got.reshape(rows, width)
@@ -139,9 +141,11 @@ def _compare_plain(name: str, got: Any, value: Any) -> OutputVerdict:
 
 def _compare_exact(name: str, got: torch.Tensor, expected: Expected) -> OutputVerdict:
     """Integers and booleans: each element equals the reference's or the oracle's (they differ where
-    rounding decides, as in an argmax between near ties)."""
+    rounding decides, as in an argmax between near ties), or is such a tie itself."""
     value, truth = expected.value, expected.truth.to(expected.value.dtype)
     off = (got != value) & (got != truth)
+    if expected.ties is not None:
+        off &= ~expected.ties.to(off.device)
     wrong = int(off.sum())
     base = _failed(name, value, "")
     if not wrong:

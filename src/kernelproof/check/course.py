@@ -16,6 +16,7 @@ from kernelproof.check.matrix import Matrix, Seen, doubtful, off_by_values
 from kernelproof.check.plan import Plan, Subject
 from kernelproof.check.pooling import Pool
 from kernelproof.check.reference import ReferenceModel, guarded
+from kernelproof.check.ties import off_by_integers, with_ties
 from kernelproof.check.values import flatten, to_device
 from kernelproof.errors import CandidateError, ProblemError
 from kernelproof.spare import spare_memory
@@ -134,7 +135,7 @@ class Course(Matrix):
         if run.status == "pass":
             with span("guards"):
                 run = self.guards.apply(
-                    run.name, run, results, seen.changed, seen.views,
+                    run.name, run, results, seen.changed, seen.views, model.overlapping,
                     lambda result: self._judge(run, result, seen.expected),
                 )  # fmt: skip
         else:
@@ -188,6 +189,13 @@ class Course(Matrix):
             if doubtful(run) if draws < DRAWS else off_by_values(run):
                 expected = refined(expected, model, inputs, call.seed, draws, by_row)
                 run = self._judge(call, result, expected)
+        if off_by_integers(run):
+            expected = with_ties(expected, result["output"], model, inputs, call.seed, by_row)
+            run = self._judge(call, result, expected)
+            if run.status == "pass":
+                count = sum(int(e.ties.sum()) for _, e in expected if e.ties is not None)
+                text = f"case {call.name}: {count} integer(s) differ, where rounding decides"
+                self.checks.setdefault("ties", Check(name="ties", outcome="note", message=text))
         return run, expected
 
     def _too_large(self, case: Case) -> bool:

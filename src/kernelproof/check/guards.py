@@ -25,7 +25,7 @@ class Guards:
 
     def apply(
         self, name: str, run: Run, results: Any, changed: list[int], may_view: bool,
-        judge: Callable[[Any], Run],
+        may_overlap: bool, judge: Callable[[Any], Run],
     ) -> Run:  # fmt: skip
         """``run``, made wrong where its calls broke a rule.
 
@@ -34,6 +34,7 @@ class Guards:
             results: of each call; the first had new memory filled with NaN.
             changed: indices of inputs that the reference changes too.
             may_view: whether the reference's output shares memory with an input.
+            may_overlap: whether its outputs have elements in one place.
             judge: a result's values.
         """
         result = results[0]
@@ -55,6 +56,16 @@ class Guards:
             run, "outputs are new", not views and not result["reused"],
             f"case {name}: an output shares memory with "
             + ("an input" if views else "the output of an earlier call"),
+        )  # fmt: skip
+        # Who writes to one element would change another; the reference lets its callers do that.
+        twice = [] if may_overlap else result.get("overlaps", [])
+        run = self._guard(
+            run, "outputs do not overlap", not twice,
+            f"case {name}: "
+            + "; ".join(
+                f"output {i} has several elements in one place (an axis of stride 0)" if i == j
+                else f"outputs {i} and {j} are in the same memory" for i, j in twice
+            ),
         )  # fmt: skip
         kind = self.device.split(":")[0]
         away = sorted({d for d in result["devices"] if d.split(":")[0] != kind})

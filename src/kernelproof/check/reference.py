@@ -18,7 +18,7 @@ from kernelproof.check.replay import Form, Replays
 from kernelproof.check.values import equal, flatten, floats, has_storage, nbytes, storage, to_device
 from kernelproof.errors import ProblemError
 from kernelproof.seeding import seed_all
-from kernelproof.strides import copy_like
+from kernelproof.strides import copy_like, overlaps
 from kernelproof.timeline import span
 
 # On a GPU an oracle of so many operations on so few bytes of inputs is mostly launches: a loop over
@@ -62,6 +62,8 @@ class ReferenceModel:
         with contextlib.suppress(RuntimeError):
             self.exact.double()
         self.notes: list[str] = []
+        # Whether its own outputs have elements in one place, as `expand` makes them.
+        self.overlapping = False
         # Of the working precision on a GPU, once the oracle has told that there is much to launch.
         self._replays: Replays | None = None
 
@@ -98,6 +100,8 @@ class ReferenceModel:
         changed = [i for i, (a, b) in enumerate(zip(kept, given, strict=True)) if not equal(a, b)]
         storages = {storage(t) for t in tree_leaves(given) if isinstance(t, torch.Tensor)}
         views = any(storage(t) in storages for _, t in flatten(output) if has_storage(t))
+        leaves = [leaf for _, leaf in flatten(output) if isinstance(leaf, torch.Tensor)]
+        self.overlapping = bool(overlaps(leaves))
         if graph is not None:
             graph.ran(kept, output, fit=not (changed or views))
         return output, changed, views
@@ -251,29 +255,35 @@ class ReferenceModel:
             for model in (self.model, self.exact):
                 model.load_state_dict(kept)
 
-    def perturbed(self, inputs: list[Any], seed: int, number: int = 0, by_row: bool = False) -> Any:
+    def perturbed(
+        self, inputs: list[Any], seed: int, number: int = 0, by_row: bool = False,
+        times: float = 1.0,
+    ) -> Any:  # fmt: skip
         """The oracle's output after every floating input and weight has moved by one unit in the
-        last place of its dtype, up or down at random; ``number`` tells draws apart.
+        last place of float32 (float64: its own), up or down at random; ``number`` tells draws
+        apart, and ``times`` is how many units they move.
 
         ``by_row``: the unit is that of the element's row (its root mean square along the last
         axis) where that is larger. Transforms, such as a convolution by FFT, are exact to that
         unit only (normwise backward stability: Higham, Accuracy and Stability of Numerical
         Algorithms, chapter 24), which shows where a row holds zeros beside large numbers.
         """
-        return self._with_room(lambda: self._perturbed(inputs, seed, number, by_row))
+        return self._with_room(lambda: self._perturbed(inputs, seed, number, by_row, times))
 
-    def _perturbed(self, inputs: list[Any], seed: int, number: int, by_row: bool) -> Any:
+    def _perturbed(
+        self, inputs: list[Any], seed: int, number: int, by_row: bool, times: float
+    ) -> Any:
         draw = torch.Generator().manual_seed(seed + number)
 
         def nudge(leaf: Any) -> Any:
             if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
                 return leaf
             sign = torch.randint(0, 2, leaf.shape, generator=draw).to(leaf.device) * 2 - 1
-            exact = leaf.to(torch.float64)
+            exact, unit = leaf.to(torch.float64), times * _unit(leaf.dtype)
             if by_row and exact.dim():
                 size = exact.square().mean(dim=-1, keepdim=True).sqrt().maximum(exact.abs())
-                return exact + sign * size * _unit(leaf.dtype)
-            return exact * (1 + sign * _unit(leaf.dtype))
+                return exact + sign * size * unit
+            return exact * (1 + sign * unit)
 
         given = tree_map(nudge, to_device(inputs, self._place))
         weights = {name: nudge(t) for name, t in self.model.state_dict().items()}
@@ -373,9 +383,10 @@ def _few(inputs: list[Any]) -> bool:
 
 
 def _unit(dtype: torch.dtype) -> float:
-    """Of a perturbation. Eight bits are stored in and not computed in: no honest kernel rounds to
-    an eighth anew, and such a unit would allow for anything."""
-    return float(torch.finfo(torch.bfloat16 if dtype.itemsize == 1 else dtype).eps)
+    """Of a perturbation. Numbers of 16 and 8 bits are stored in and not computed in: a kernel has
+    them exactly, and computes in float32. To move them by a unit of their own would allow for
+    anything: for sums in bfloat16 where the output is float32, for products in eight bits."""
+    return float(torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps)
 
 
 def _room(place: str) -> int:

@@ -50,6 +50,11 @@ _BUILTIN: dict[str, Any] = {"_cuda_getCurrentRawStream": lambda device: 0}
 # A NaN in fp32, fp16 and bf16 that no arithmetic makes.
 _UNSET = np.frombuffer(b"\xe5\xff\xb1\xff", np.uint8)
 _EMPTY = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
+# What is on the CPU unless a device is named.
+_MADE = (
+    "empty", "empty_strided", "zeros", "ones", "full", "tensor", "arange", "linspace", "eye",
+    "rand", "randn", "randint", "randperm", "from_numpy",
+)  # fmt: skip
 
 
 class Recorder:
@@ -57,17 +62,21 @@ class Recorder:
 
     Args:
         hopper: stand for a GPU of compute capability 9.0 instead of 8.0.
+        apart: what is made without naming a device is on the CPU, and no kernel may be given it.
     """
 
     properties = _PROPERTIES
     form = "ptx"
 
-    def __init__(self, hopper: bool = False) -> None:
+    def __init__(self, hopper: bool = False, apart: bool = False) -> None:
+        self.apart = apart
         if hopper:
             self.properties = _HOPPER
         self.results: list[Result] = []
         self._loaded: dict[tuple[str, str, tuple[str, ...]], Loaded] = {}
         self._empty: dict[int, Any] = {}
+        # Made on the CPU although there is a GPU: no kernel can reach them.
+        self._host: dict[int, Any] = {}
 
     @functools.cached_property
     def host(self) -> Session:
@@ -109,6 +118,7 @@ class Recorder:
         kernel = self._loaded[key]
         static = kernel.program().static_shared
         launching.check(name, triple(grid), triple(block), shared, opt_in, static)
+        self._reached(args)
         given = [self._buffer(arg) for arg in args]
         self.results.append(kernel.launch(grid, block, given, shared=shared, cluster=cluster))
 
@@ -123,6 +133,7 @@ class Recorder:
             kernel.parameters = list(args)
             self._loaded[key] = kernel
         kernel = self._loaded[key]
+        self._reached(list(args.values()))
         given = [self._buffer(arg) for arg in args.values()]
         # The last parameters are scratch memory that few kernels ask for.
         given += [None] * (len(kernel.program().params) - len(given))
@@ -132,7 +143,29 @@ class Recorder:
         """The results so far, which are forgotten."""
         results, self.results = self.results, []
         self._empty.clear()
+        self._host.clear()
         return results
+
+    def note_host(self, tensor: torch.Tensor) -> None:
+        """A tensor that was made without a GPU's name."""
+        storage = tensor.untyped_storage()
+        if self.apart and storage.nbytes():
+            self._host[storage.data_ptr()] = storage
+
+    def moved(self, module: torch.nn.Module) -> None:
+        """Weights and buffers of ``module`` are where it is."""
+        for tensor in (*module.parameters(), *module.buffers()):
+            self._host.pop(tensor.untyped_storage().data_ptr(), None)
+
+    def is_host(self, tensor: torch.Tensor) -> bool:
+        return tensor.untyped_storage().data_ptr() in self._host
+
+    def _reached(self, args: Sequence[Any]) -> None:
+        """Raises TypeError where a kernel is given what is not on the GPU, as on one."""
+        for number, arg in enumerate(args):
+            tensor = arg.tensor if isinstance(arg, TensorMap) else arg
+            if isinstance(tensor, torch.Tensor) and self.is_host(tensor):
+                raise cuda.on_the_host(number)
 
     def note_empty(self, tensor: torch.Tensor) -> None:
         """New memory without values."""
@@ -172,14 +205,17 @@ class _Device(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        named = [v for v in (*args, *(kwargs or {}).values()) if _may_be_a_gpu(v)]
         kwargs = {key: _on_cpu(value) for key, value in (kwargs or {}).items()}
         name = getattr(func, "__name__", "")
         if name == "cuda" and args and isinstance(args[0], torch.Tensor):
-            return args[0]
+            return args[0].clone() if self.recorder.is_host(args[0]) else args[0]
         if name == "__get__" and getattr(func, "__self__", None) is torch.Tensor.is_cuda:
             return True
         if name == "to":
             args = tuple(_on_cpu(arg) for arg in args)
+            if named and self.recorder.is_host(args[0]):
+                kwargs["copy"] = True
         operator = isinstance(func, (torch._ops.OpOverload, torch._ops.OpOverloadPacket))
         if operator and self.recorder.launches_from_host:
             with self.recorder.host.inside(args, kwargs):
@@ -187,15 +223,28 @@ class _Device(TorchFunctionMode):
         out = func(*args, **kwargs)
         if name in _EMPTY and isinstance(out, torch.Tensor) and out.device.type == "cpu":
             self.recorder.note_empty(out)
+        pinned = bool(kwargs.get("pin_memory"))
+        if name in _MADE and not (named or pinned) and isinstance(out, torch.Tensor):
+            self.recorder.note_host(out)
         return out
 
 
 def _on_cpu(value: Any) -> Any:
-    if isinstance(value, torch.device) and value.type == "cuda":
-        return torch.device("cpu")
-    if isinstance(value, str) and value.split(":")[0] == "cuda":
-        return "cpu"
-    return value
+    if not _is_cuda(value):
+        return value
+    return torch.device("cpu") if isinstance(value, torch.device) else "cpu"
+
+
+def _may_be_a_gpu(value: Any) -> bool:
+    """Whether ``value`` says where to put a tensor, and not that it be the CPU: what `x.device` of
+    an input gives says so here too, and is the GPU for the candidate."""
+    return _is_cuda(value) or isinstance(value, torch.device)
+
+
+def _is_cuda(value: Any) -> bool:
+    if isinstance(value, torch.device):
+        return value.type == "cuda"
+    return isinstance(value, str) and value.split(":")[0] == "cuda"
 
 
 class _NoDevice:

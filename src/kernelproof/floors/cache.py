@@ -94,9 +94,7 @@ def _path(device: str) -> Path:
 
     threads = torch.get_num_threads() if device == "cpu" else 0
     words = (*names(device), str(threads), str(_METHOD))
-    folder = home() / "floors"
-    folder.mkdir(exist_ok=True)
-    return folder / f"{hashlib.sha256(repr(words).encode()).hexdigest()[:16]}.json"
+    return home() / "floors" / f"{hashlib.sha256(repr(words).encode()).hexdigest()[:16]}.json"
 
 
 @contextmanager

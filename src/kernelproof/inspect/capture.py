@@ -73,6 +73,15 @@ class Capture:
     def note_empty(self, tensor: Any) -> None:
         """New memory, which nobody reads here."""
 
+    def note_host(self, tensor: Any) -> None:
+        """A tensor on the CPU, which nobody reads either."""
+
+    def is_host(self, tensor: Any) -> bool:
+        return False
+
+    def moved(self, module: Any) -> None:
+        """Weights, which stay where they are."""
+
     @property
     def properties(self) -> Any:
         """What torch tells about the GPU."""

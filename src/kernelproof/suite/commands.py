@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from kernelproof import outfile
 from kernelproof.arguments import (
     BaselineOpt,
     BytesOpt,
@@ -147,7 +148,7 @@ def show(
     if html is not None:
         from kernelproof.report.suite_page import render
 
-        html.write_text(render(state), encoding="utf-8")
+        outfile.write(html, render(state))
     _print(state, json_, items)
     if html is not None and not json_:
         print(f"\nreport: {html}")

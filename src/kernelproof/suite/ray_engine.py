@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import kernelproof
-from kernelproof.build.cache import build_root
 from kernelproof.errors import KernelproofError, UsageError
 from kernelproof.home import home
 from kernelproof.suite.engine import Gone
@@ -287,20 +286,23 @@ def _placed(key: str, name: str, reference: list[Any]) -> Path:
 
 
 def _builds() -> set[str]:
-    """The finished builds of this machine."""
-    return {p.name for p in build_root().iterdir() if p.is_dir() and not p.name.startswith(".")}
+    """The finished builds of this machine, by their places in the data folder."""
+    data = home()
+    found = [*data.glob("builds/*"), *data.glob("candidates/*/builds/*")]
+    return {str(p.relative_to(data)) for p in found if p.is_dir() and not p.name.startswith(".")}
 
 
 def _packed(names: set[str]) -> bytes:
     """Builds as a tar; empty where there are none, or too much of them to send around."""
-    folders = [build_root() / name for name in sorted(names)]
+    data = home()
+    folders = [data / name for name in sorted(names)]
     size = sum(p.stat().st_size for folder in folders for p in folder.rglob("*") if p.is_file())
     if not folders or size > _MOST_BUILD_BYTES:
         return b""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for folder in folders:
-            tar.add(folder, arcname=folder.name)
+            tar.add(folder, arcname=str(folder.relative_to(data)))
     return buffer.getvalue()
 
 
@@ -314,12 +316,14 @@ def _take_builds(reference: list[Any]) -> None:
         # Its machine is gone, and they with it: they are built again.
         return
     with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
-        temporary = Path(tempfile.mkdtemp(prefix=".taken-", dir=build_root()))
+        temporary = Path(tempfile.mkdtemp(prefix=".taken-", dir=home()))
         tar.extractall(temporary, filter="data")
-    for folder in temporary.iterdir():
+    for folder in [*temporary.glob("builds/*"), *temporary.glob("candidates/*/builds/*")]:
+        place = home() / folder.relative_to(temporary)
+        place.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(OSError):
             # One that is there stays.
-            folder.rename(build_root() / folder.name)
+            folder.rename(place)
     shutil.rmtree(temporary, ignore_errors=True)
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from kernelproof import outfile
 from kernelproof.arguments import (
     BytesOpt,
     DeviceOpt,
@@ -107,7 +108,7 @@ def export(
         raise UsageError(f"--by {by}: there are proof and compat")
     state = runs.state(run, store=store)
     text = exports.export(_suite_of(state.run), state.results, _records(store), by)  # type: ignore[arg-type]
-    file.write_text(text)
+    outfile.write(file, text)
     print(f"results: {file}")
 
 

@@ -26,6 +26,9 @@ _UNEVEN = (10.0, 500e-6)
 _BATCHED = 0.2
 # What a saving must be to be looked for between inputs sent and outputs received, in seconds.
 _LEAST_SAVING = 2e-3
+# Share of the time of others in which a contestant's own processors may work, and processor seconds
+# that are too few to tell anything.
+_RESTS, _FEW_SECONDS = 0.2, 0.1
 _PARENT = "parent's clock ({})"
 _REPEATED = "new contents as quick as old"
 
@@ -98,6 +101,25 @@ def batched(alone: Sequence[float], among: Sequence[float], calls: int) -> Check
         text = (
             f"a call whose inputs are sent alone takes {_text(one)}, the first of {calls} that are "
             f"sent together {_text(many)}: it does the work of others"
+        )
+        return Check(name=name, outcome="fail", message=text)
+    return Check(name=name, outcome="pass")
+
+
+def at_rest(worked: float, went_by: float, usual: float) -> Check:
+    """Whether the candidate let the others alone while they were timed.
+
+    Args:
+        worked: processor seconds that its processes took in the meantime.
+        went_by: seconds for which others were timed.
+        usual: processor seconds a second that ``eager`` takes while the candidate is timed.
+    """
+    name = "rests while others are timed"
+    if worked > _FEW_SECONDS and worked > (_RESTS + usual) * went_by:
+        text = (
+            f"in the {_text(went_by)} in which others were timed the candidate's processes took "
+            f"{_text(worked)} of processor time, which slows them: threads that wait for the next "
+            "call must sleep"
         )
         return Check(name=name, outcome="fail", message=text)
     return Check(name=name, outcome="pass")

@@ -37,6 +37,7 @@ from kernelproof.errors import CandidateError, CompileError
 from kernelproof.importing import import_file
 from kernelproof.seeding import seed_all
 from kernelproof.spare import spare_memory
+from kernelproof.strides import overlaps
 from kernelproof.worker import packing, wire, wrapping
 from kernelproof.worker.constructing import constructed, factory_of
 from kernelproof.worker.inputs import Placed, leaves_of, nearer
@@ -112,7 +113,10 @@ class Host:
             return self.sampler.warm()
         clock = request["clock"]
         if do == "sample":
-            return self.sampler.sample(clock, int(request["calls"]), payload or [])
+            answer = self.sampler.sample(clock, int(request["calls"]), payload or [])
+            assert self.tripwires is not None
+            self.tripwires.look()
+            return answer
         if do == "collect":
             return self.sampler.collect(clock, request["numbers"])
         raise ValueError(f"unknown request {do!r}")
@@ -131,7 +135,7 @@ class Host:
         if request.get("emulated") and self.recorder is None:
             from kernelproof.emulate.standin import Recorder
 
-            self.recorder = Recorder()
+            self.recorder = Recorder(apart=True)
             self.recorder.prepare(request["language"], Path(self.path))
         if self.source is None:
             self.tripwires = Tripwires(str(Path(self.path).parent))
@@ -146,6 +150,8 @@ class Host:
             self.module, weights, alike = constructed(factory, args, kwargs, state)
         if isinstance(self.module, torch.nn.Module):
             self.module = self.module.to(self.device).train(bool(request.get("training")))
+            if self.recorder is not None:
+                self.recorder.moved(self.module)
         self.captured = self.module
         if request["kind"] == "baseline":
             wrapping.precision(request.get("tf32"))
@@ -185,6 +191,7 @@ class Host:
                     "overrun": placed.overrun(),
                     "views_input": _shared(leaves, list(leaves_of(placed.given))),
                     "reused": _shared(leaves, self.previous),
+                    "overlaps": _overlaps(leaves),
                     "devices": [str(leaf.device) for leaf in leaves],
                     "emulated": _emulated(self.recorder),
                     "refused": refused,
@@ -284,6 +291,12 @@ def _shared(left: list[Any], right: list[Any]) -> list[list[int]]:
                 if storage.nbytes() and storage.data_ptr() == b.untyped_storage().data_ptr():
                     pairs.append([i, j])
     return pairs
+
+
+def _overlaps(leaves: list[Any]) -> list[list[int]]:
+    with contextlib.suppress(RuntimeError, NotImplementedError):
+        return overlaps(leaves)
+    return []
 
 
 @contextlib.contextmanager

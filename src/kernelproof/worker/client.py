@@ -31,7 +31,7 @@ from kernelproof.errors import (
 )
 from kernelproof.home import STORE_VARIABLE
 from kernelproof.timeline import span
-from kernelproof.worker import packing, wire
+from kernelproof.worker import packing, processes, wire
 from kernelproof.worker.limits import Confinement
 
 _BOOT = (
@@ -241,6 +241,10 @@ class Worker:
         if sock.fileno() not in ready:
             raise wire.Closed
         return max(0.0, timeout - (time.monotonic() - started))
+
+    def processor_seconds(self) -> float:
+        """What it and all that it has started have taken so far, as this process sees it."""
+        return processes.processor_seconds(self._supervisor)
 
     @span("end a worker")
     def close(self) -> None:

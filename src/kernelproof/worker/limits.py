@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kernelproof.home import home
+from kernelproof.home import BUILDS_VARIABLE, home
 from kernelproof.worker import landlock
 
 if TYPE_CHECKING:
@@ -59,10 +59,11 @@ class Confinement:
 
     ``reads``: what the candidate may read beside the system and the Python installation; of a
     folder ending in ``/*`` only the sources in it. ``hides``: what it may not read even where it
-    lies in one of these. ``writes``: folders. ``memory``: bytes, of the worker and all that it
-    starts. ``processes``: how many it may start. ``gpu``: whether the driver's memory mappings must
-    fit, so that only use is limited and not address space. ``without``: protections to leave out
-    ("files", "network", "rights"), as on a machine that does not have them.
+    lies in one of these. ``uses``: what it may read although it lies in a hidden folder.
+    ``writes``: folders, of which the first takes its builds. ``memory``: bytes, of the worker and
+    all that it starts. ``processes``: how many it may start. ``gpu``: whether the driver's memory
+    mappings must fit, so that only use is limited and not address space. ``without``: protections
+    to leave out ("files", "network", "rights"), as on a machine that does not have them.
     """
 
     reads: tuple[str, ...]
@@ -71,6 +72,7 @@ class Confinement:
     memory: int
     processes: int
     gpu: bool
+    uses: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
 
     def apply(self, temporary: Path) -> list[str]:
@@ -113,6 +115,8 @@ class Confinement:
             readable += _expanded(name, rules)
         for path in dict.fromkeys(readable):
             rules.allow_except(path, landlock.READ, hidden)
+        for name in self.uses:
+            rules.allow(Path(name).resolve(), landlock.READ)
         for name in (*self.writes, str(temporary), "/dev/shm"):
             rules.allow(Path(name).resolve(), landlock.WRITE)
         # CUDA names its threads by writing to task/<thread>/comm, else it does not start.
@@ -136,21 +140,24 @@ def confine(
         memory: bytes; a share of what is available by default.
     """
     data = home().resolve()
-    caches = [data / "candidates", data / "builds"]
-    for cache in caches:
-        cache.mkdir(parents=True, exist_ok=True)
+    # By content: no candidate meets what another has left behind.
+    own = data / "candidates" / (candidate.digest if candidate is not None else "none")
+    shared = data / "builds"
+    for folder in (own, shared):
+        folder.mkdir(parents=True, exist_ok=True)
     cores = len(os.sched_getaffinity(0))
     hidden = [Path(path).resolve() for path in hides]
     # Python keeps a compiled copy of what it has imported.
     hidden += [Path(importlib.util.cache_from_source(str(p))) for p in hidden if p.suffix == ".py"]
     reads: tuple[str, ...] = ()
     if candidate is not None:
-        folder = candidate.folder
-        reads = (folder if Path(folder).name == candidate.name else f"{folder}/*",)
+        place = candidate.folder
+        reads = (place if Path(place).name == candidate.name else f"{place}/*",)
     return Confinement(
         reads=reads,
         hides=(*map(str, hidden), str(data)),
-        writes=tuple(map(str, caches)),
+        writes=(str(own),),
+        uses=(str(shared),),
         memory=memory if memory is not None else int(_MEMORY_SHARE * available_memory()),
         processes=64 + 8 * cores,
         gpu=gpu,
@@ -212,6 +219,7 @@ def _environment(temporary: Path, caches: Path) -> None:
         (caches / folder).mkdir(exist_ok=True)
         os.environ[name] = str(caches / folder)
     os.environ["KERNELPROOF_HOME"] = str(home().resolve())
+    os.environ[BUILDS_VARIABLE] = str(caches / "builds")
 
 
 def _network() -> str:
@@ -262,7 +270,10 @@ def _tool_paths() -> list[str]:
 def _not_personal(paths: list[str]) -> list[str]:
     """Without the current folder, a home, and what is above: their standing on some search path is
     no reason to open everything in them."""
-    closed = {Path.cwd(), *Path.cwd().parents, Path.home(), *Path.home().parents}
+    closed = {Path.home(), *Path.home().parents}
+    with contextlib.suppress(FileNotFoundError):
+        # It may have been removed since this process was started.
+        closed |= {Path.cwd(), *Path.cwd().parents}
     return [path for path in paths if Path(path).resolve() not in closed]
 
 

@@ -52,6 +52,7 @@ def _nanoseconds(
 
 
 _clone, _detach, _zero = torch.Tensor.clone, torch.Tensor.detach, torch.Tensor.zero_
+_copyto = np.copyto
 _spin: Any = getattr(torch.cuda, "_sleep", None)
 
 
@@ -328,7 +329,7 @@ def _fill(into: Any, value: Any) -> None:
     """Copy values. On a CPU by numpy, which uses no threads: torch's would go on spinning for a
     while, and a kernel that has threads of its own would be timed beside them."""
     if into.device.type == "cpu":
-        np.copyto(bits(into).numpy(), bits(_detach(value)).numpy())
+        _copyto(bits(into).numpy(), bits(_detach(value)).numpy())
     else:
         into.copy_(value)
 

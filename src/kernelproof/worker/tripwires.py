@@ -2,8 +2,9 @@
 
 Evidence for the parent, which decides. Code in the same process can in the end hide from any look
 that this process takes at itself; docs/trust.md says what that leaves open. Replaced functions are
-found by comparing with what was there before the candidate; looks around by an audit hook, which
-Python cannot remove.
+found by comparing with what was there before the candidate, and so is what can stand between any
+function and its caller: modes of torch, kernels of torch's dispatcher, profile and trace functions.
+Looks around are found by an audit hook, which Python cannot remove.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
+from torch.utils._device import DeviceContext
 
 # Not torch.manual_seed: torch itself replaces it when torch._dynamo is imported.
 # Module or class -> names that the measurement or a comparison rests on.
@@ -43,13 +46,15 @@ _WATCHED: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
     ("socket.socket", socket.socket, ("send", "sendall", "recv", "recv_into")),
     ("threading.Thread", threading.Thread, ("start", "join")),
     ("torch", torch, ("allclose", "equal", "isclose", "eq", "no_grad", "randn",
-                      "randint", "rand", "empty", "zeros", "clone", "frombuffer", "isnan")),
+                      "randint", "rand", "empty", "empty_like", "zeros", "clone", "frombuffer",
+                      "isnan", "from_numpy", "view_as_real", "is_tensor")),
+    ("numpy", np, ("copyto", "frombuffer", "asarray", "resize", "empty")),
     ("torch.testing", torch.testing, ("assert_close",)),
     ("torch.random", torch.random, ("manual_seed",)),
-    ("torch.Tensor", torch.Tensor, (
-        "__eq__", "__ne__", "__sub__", "allclose", "equal", "isclose", "clone", "detach", "cpu",
-        "to", "copy_", "contiguous", "numpy", "view", "data_ptr", "untyped_storage", "abs", "max",
-        "numel", "element_size", "stride", "size", "shape", "dtype", "device")),
+    # All that a tensor can do: inputs are put in place and outputs taken away by it.
+    ("torch.Tensor", torch.Tensor, tuple(sorted(
+        {name for base in torch.Tensor.__mro__ for name in vars(base)}
+        - {"__repr__", "__format__", "__dir__", "__module__"}))),
     ("torch.nn.Module", torch.nn.Module, ("__call__", "_call_impl", "state_dict",
                                           "load_state_dict", "to", "eval")),
     ("torch.cuda", torch.cuda, ("synchronize", "Event", "Stream", "CUDAGraph", "graph",
@@ -61,6 +66,28 @@ _WATCHED: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
     ("torch._C", torch._C, ("_cuda_synchronize", "_cuda_getCurrentStream")),
 )  # fmt: skip
 _OWN = "kernelproof"
+# Operators by which inputs are put in place and outputs taken away, as torch's dispatcher has them.
+# Importing torch.compile, Triton or the like changes none of them.
+_OPERATORS = (
+    "alias",
+    "as_strided",
+    "clone",
+    "contiguous",
+    "copy_",
+    "detach",
+    "empty.memory_format",
+    "empty_like",
+    "empty_strided",
+    "equal",
+    "narrow",
+    "reshape",
+    "resolve_conj",
+    "resolve_neg",
+    "set_.source_Storage_storage_offset",
+    "view",
+    "view.dtype",
+    "zero_",
+)
 
 # Audit event -> what code that raises it looks at.
 _LOOKS = {
@@ -99,14 +126,26 @@ class Tripwires:
         self.opened: dict[str, None] = {}
         self._busy = False
         self._threads = threading.active_count()
+        self._left = set(_interposed())
+        self._found: dict[str, None] = {}
         self._kept = dict(_present())
+        self._kernels = _kernels()
         sys.addaudithook(self._hook)
+
+    def look(self) -> None:
+        """Note what stands between functions and their callers by now. Asked for again and again
+        while calls are timed: what is there in between could be gone at the end."""
+        self._found.update(dict.fromkeys(n for n in _interposed() if n not in self._left))
 
     def report(self) -> dict[str, list[str] | int]:
         """``patched``: functions that are no longer what they were; ``seen``: where the candidate
         looked; ``opened``: files that it opened; ``threads``: Python threads more than before."""
         now = dict(_present())
         patched = [name for name, kept in self._kept.items() if now.get(name) is not kept]
+        kernels = _kernels()
+        patched += [f"aten::{n}" for n, kept in self._kernels.items() if kernels[n] != kept]
+        self.look()
+        patched += self._found
         return {
             "patched": patched,
             "seen": list(self.seen),
@@ -168,6 +207,28 @@ def _present() -> Iterator[tuple[str, Any]]:
         yield module_name, module
         for name, value in list(getattr(module, "__dict__", {}).items()):
             yield from _own(f"{module_name}.{name}", value)
+
+
+def _kernels() -> dict[str, str]:
+    """What torch's dispatcher has for each watched operator."""
+    return {name: torch._C._dispatch_dump(f"aten::{name}") for name in _OPERATORS}
+
+
+def _interposed() -> Iterator[str]:
+    """What is called before or after functions that are themselves unchanged."""
+    if sys.getprofile() is not None:
+        yield "sys.setprofile (a profile function is set)"
+    if sys.gettrace() is not None:
+        yield "sys.settrace (a trace function is set)"
+    # Since Python 3.12; it has room for six tools.
+    tool: Any = getattr(getattr(sys, "monitoring", None), "get_tool", lambda number: None)
+    yield from (f"sys.monitoring (tool {tool(n)})" for n in range(6) if tool(n) is not None)
+    if torch._C._len_torch_dispatch_stack():
+        yield "torch's dispatch (a TorchDispatchMode stays on)"
+    modes = torch.overrides._get_current_function_mode_stack()
+    # `torch.set_default_device` is such a mode, and nobody's secret.
+    if any(type(mode) is not DeviceContext for mode in modes):
+        yield "torch's functions (a TorchFunctionMode stays on)"
 
 
 def _own(name: str, value: Any) -> Iterator[tuple[str, Any]]:

@@ -44,6 +44,13 @@ class Unit:
     text: str
 
 
+def prepare() -> None:
+    """Build what every candidate needs, in the process that asks: candidates do not share builds.
+    Raises CompileError or UnsupportedError."""
+    _stand_ins()
+    _runtime_path()
+
+
 def runtime() -> ctypes.CDLL:
     """The stand-in for the CUDA runtime, whose names later libraries find."""
     return ctypes.CDLL(str(_runtime_path()), mode=ctypes.RTLD_GLOBAL)

@@ -1,0 +1,40 @@
+"""What the parent sees of a worker's processes from outside."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from kernelproof.worker import processes
+
+BUSY = """
+import os, sys, time
+def burn():
+    while time.process_time() < 0.3: pass
+if os.fork() == 0:
+    os.setsid()
+    burn()
+    print("burnt", flush=True)
+    time.sleep(60)
+ended = os.fork()
+if ended == 0:
+    burn()
+    os._exit(0)
+os.waitpid(ended, 0)
+print("waited", flush=True)
+time.sleep(60)
+"""
+
+
+def test_processor_time_of_all_processes_below() -> None:
+    before = processes.processor_seconds(os.getpid())
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen([sys.executable, "-c", BUSY], text=True, **pipes) as busy:
+        lines = [busy.stdout.readline() for _ in range(2)]
+        assert sorted(lines) == ["burnt\n", "waited\n"]
+        took = processes.processor_seconds(os.getpid()) - before
+        for pid in processes.descendants(busy.pid):
+            os.kill(pid, 9)
+        busy.kill()
+    assert 0.55 < took < 3.0
