@@ -257,21 +257,21 @@ class ReferenceModel:
 
     def perturbed(
         self, inputs: list[Any], seed: int, number: int = 0, by_row: bool = False,
-        times: float = 1.0,
+        units: float | None = None,
     ) -> Any:  # fmt: skip
-        """The oracle's output after every floating input and weight has moved by one unit in the
-        last place of float32 (float64: its own), up or down at random; ``number`` tells draws
-        apart, and ``times`` is how many units they move.
+        """The oracle's output after every floating input and weight has moved by one unit of its
+        dtype (see `_unit`), or by ``units`` units in the last place of float32 (float64: its own),
+        up or down at random; ``number`` tells draws apart.
 
         ``by_row``: the unit is that of the element's row (its root mean square along the last
         axis) where that is larger. Transforms, such as a convolution by FFT, are exact to that
         unit only (normwise backward stability: Higham, Accuracy and Stability of Numerical
         Algorithms, chapter 24), which shows where a row holds zeros beside large numbers.
         """
-        return self._with_room(lambda: self._perturbed(inputs, seed, number, by_row, times))
+        return self._with_room(lambda: self._perturbed(inputs, seed, number, by_row, units))
 
     def _perturbed(
-        self, inputs: list[Any], seed: int, number: int, by_row: bool, times: float
+        self, inputs: list[Any], seed: int, number: int, by_row: bool, units: float | None
     ) -> Any:
         draw = torch.Generator().manual_seed(seed + number)
 
@@ -279,7 +279,8 @@ class ReferenceModel:
             if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
                 return leaf
             sign = torch.randint(0, 2, leaf.shape, generator=draw).to(leaf.device) * 2 - 1
-            exact, unit = leaf.to(torch.float64), times * _unit(leaf.dtype)
+            unit = _unit(leaf.dtype) if units is None else units * _computed_unit(leaf.dtype)
+            exact = leaf.to(torch.float64)
             if by_row and exact.dim():
                 size = exact.square().mean(dim=-1, keepdim=True).sqrt().maximum(exact.abs())
                 return exact + sign * size * unit
@@ -383,9 +384,18 @@ def _few(inputs: list[Any]) -> bool:
 
 
 def _unit(dtype: torch.dtype) -> float:
-    """Of a perturbation. Numbers of 16 and 8 bits are stored in and not computed in: a kernel has
-    them exactly, and computes in float32. To move them by a unit of their own would allow for
-    anything: for sums in bfloat16 where the output is float32, for products in eight bits."""
+    """Of a perturbation: the unit in the last place. A kernel has inputs of 16 and 8 bits exactly,
+    but may round what it makes of them to 16 bits on the way, as tensor cores and flash attention
+    want it: by 0.3 to 0.8 units of them, of bfloat16 (kernels for gated linear attention, measured
+    on an H200). An eighth, of which `budget.LIMIT` is 1.5, leaves room for that and not for
+    products in eight bits, which are off by 4.7."""
+    if dtype.itemsize > 2:
+        return _computed_unit(dtype)
+    return float(torch.finfo(torch.bfloat16 if dtype.itemsize == 1 else dtype).eps) / 8
+
+
+def _computed_unit(dtype: torch.dtype) -> float:
+    """The unit in the last place of what kernels compute in: float32, of float64 itself."""
     return float(torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps)
 
 

@@ -50,7 +50,7 @@ def with_ties(
     }  # fmt: skip
     left = {i: mask.clone() for i, mask in off.items() if bool(mask.any())}
     for number in range(_DRAWS):
-        moved = flatten(model.perturbed(inputs, seed, _DRAWS + number, by_row, times=budget.LIMIT))
+        moved = flatten(model.perturbed(inputs, seed, _DRAWS + number, by_row, units=budget.LIMIT))
         for i, mask in left.items():
             leaf = moved[i][1]
             if isinstance(leaf, torch.Tensor) and leaf.shape == mask.shape:
