@@ -8,6 +8,7 @@ tensor, the allowance is the largest of
     the oracle's response to a one-ulp perturbation of the inputs (their conditioning),
     half the error of plain serial sums in fp32,
     the unit roundoff of the output's dtype times the size of the truth (16 bits: half of it),
+    a quarter of that of 16-bit inputs times the size of the truth,
     where the truth is zero, float64's unit roundoff of the tensor's largest value,
     the smallest normal number of float32 (float64), below which hardware may flush to zero,
 
@@ -20,6 +21,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -44,6 +47,11 @@ _ORACLE_ROUNDOFF = 2.0**-53
 # roundoffs of bfloat16, and are over the limit by this; float32's unit roundoff leaves room for the
 # arithmetic before.
 _ROUNDING_16 = 0.5
+
+# A kernel may round what it makes of 16-bit inputs to 16 bits on the way, as tensor cores and flash
+# attention want it, also where its output is float32: states of gated linear attention were off by
+# 0.6 to 1.5 unit roundoffs of bfloat16 on an H200, and 12 times this is three.
+_ROUNDED_ON_THE_WAY = 0.25
 
 # Structure of the error (structure.py; measurements in its part of the documents).
 #
@@ -151,6 +159,17 @@ def clear(rows: float, all_: float) -> bool:
     return rows <= CLEAR and all_ <= CLEAR
 
 
+def rounding_of(leaves: Sequence[Any]) -> float:
+    """The largest unit roundoff of 16-bit tensors among ``leaves`` (8 bits count as bfloat16, which
+    they are computed in); 0 without such."""
+    narrow = {
+        torch.bfloat16 if leaf.dtype.itemsize == 1 else leaf.dtype
+        for leaf in leaves
+        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and leaf.dtype.itemsize <= 2
+    }
+    return max((unit_roundoff(dtype) for dtype in narrow), default=0.0)
+
+
 def rows_of(x: torch.Tensor) -> torch.Tensor:
     """``x`` as (rows, elements of the last axis); a 0-d tensor is one row of one."""
     return x.reshape(-1, x.shape[-1]) if x.dim() > 0 and x.numel() else x.reshape(1, -1)
@@ -163,6 +182,7 @@ def excess(
     response: torch.Tensor,
     dtype: torch.dtype,
     serial: torch.Tensor | None = None,
+    rounding: float = 0.0,
 ) -> Excess:
     """Error of ``got`` over what is allowed.
 
@@ -173,6 +193,7 @@ def excess(
         response: size of oracle(perturbed inputs) - truth, element by element.
         dtype: the output's own dtype, for its unit roundoff.
         serial: size of the error of plain serial sums, element by element; None for none.
+        rounding: the unit roundoff of the 16-bit numbers that the output is made from; 0 for none.
     """
     if truth.numel() == 0:
         return Excess(0.0, 0.0, 0)
@@ -181,7 +202,8 @@ def excess(
     summed = torch.zeros_like(moved) if serial is None else SERIAL_SHARE * _row_rms(serial)
     relative = _safe_ratio(own, size)
     typical = math.sqrt(float(relative.square().mean()))
-    floor = unit_roundoff(dtype) * size * (_ROUNDING_16 if dtype.itemsize == 2 else 1.0)
+    unit = unit_roundoff(dtype) * (_ROUNDING_16 if dtype.itemsize == 2 else 1.0)
+    floor = max(unit, _ROUNDED_ON_THE_WAY * rounding) * size
     cancelled = torch.where(size == 0, _ORACLE_ROUNDOFF * truth.abs().max(), 0.0)
     # Where nothing is wrong by more, in 16 bits too: these are computed in float32.
     flushed = torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).tiny

@@ -30,6 +30,7 @@ class Expected:
     error of plain serial sums; None where it was not measured. ``levels``: precision name -> rms
     error of the reference computed in that precision. ``ties``: of integers, the elements of one
     output that differ where rounding decides (see `ties`); None where none was looked for.
+    ``rounding``: the unit roundoff of the 16-bit inputs, 0 without such.
     """
 
     value: Any
@@ -38,6 +39,7 @@ class Expected:
     levels: dict[str, float] = dataclasses.field(default_factory=dict)
     serial: Any = None
     ties: Any = None
+    rounding: float = 0.0
 
 
 def compare(
@@ -61,6 +63,7 @@ def compare(
             torch.view_as_real(expected.response.resolve_conj()),
             expected.levels,
             None if expected.serial is None else torch.view_as_real(expected.serial),
+            rounding=expected.rounding,
         )
         return compare(name, torch.view_as_real(got), real, atol, rtol)
     if not value.is_floating_point():
@@ -188,6 +191,7 @@ def _compare_floating(
         torch.where(odd, 0.0, expected.response),
         dtype,
         None if expected.serial is None else torch.where(odd, 0.0, expected.serial),
+        expected.rounding,
     )
     passed = excess.within() and not bool(stray.any())
     seen = torch.where(matches & odd, 0.0, wide), torch.where(matches & odd, 0.0, truth)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from kernelproof.check import budget
 from kernelproof.check.compare import Expected
@@ -67,7 +67,7 @@ def refined(
     place = _place([e.value for _, e in base], model)
     responses, serial = ([_on(x, place) for x in sizes] for sizes in (responses, serial))
     return [
-        (name, Expected(e.value, e.truth, response, e.levels, summed))
+        (name, dataclasses.replace(e, response=response, serial=summed))
         for (name, e), response, summed in zip(base, responses, serial, strict=True)
     ]
 
@@ -80,8 +80,9 @@ def _base(
     # Only now: this may have moved the oracle to the CPU.
     place = _place([leaf for _, leaf in flatten(value)], model)
     value = tree_map(lambda leaf: _on(leaf, place), value)
+    rounding = budget.rounding_of([*tree_leaves(inputs), *model.model.state_dict().values()])
     base = [
-        (name, Expected(leaf, _on(exact, place), None))
+        (name, Expected(leaf, _on(exact, place), None, rounding=rounding))
         for (name, leaf), (_, exact) in zip(flatten(value), truth, strict=True)
     ]
     if not levels:
