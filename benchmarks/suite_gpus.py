@@ -172,7 +172,7 @@ def main() -> None:
     if args.join is not None:
         body["halves"].update(json.loads(args.join.read_text())["halves"])
     folder = Path(tempfile.mkdtemp())
-    suite(folder / "warm", chosen(2))
+    suite(folder / "warm", chosen(needed))
     suite(folder / "all", chosen(args.count))
     # Floors are measured once.
     judged(folder / "warm", max(chosen_gpus, key=len), args)
