@@ -110,8 +110,17 @@ def half(folder: Path, gpus: str, args: argparse.Namespace, body: dict[str, Any]
     write(args.output, body)
 
 
+def reached(half: Mapping[str, Any], count: int) -> float | None:
+    """Seconds until ``count`` items of a run were judged; its whole time where that is all."""
+    if "seconds" in half and count == len(half["items"]):
+        return float(half["seconds"])
+    since = sorted(row["since"] for row in half["items"].values() if "since" in row)
+    return since[count - 1] if count and len(since) >= count else None
+
+
 def compared(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, Any]:
-    """The two halves side by side; ``speedup`` where neither was cut off."""
+    """The two halves side by side. ``speedup``: of as many items as both have judged, the first of
+    each run, from its start to the last of these; None where a run does not tell when that was."""
     found = []
     for name in sorted(one["items"].keys() & two["items"].keys()):
         a, b = one["items"][name], two["items"][name]
@@ -122,9 +131,11 @@ def compared(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, Any]:
             row["change"] = b["time"][0] / a["time"][0] - 1
         found.append(row)
     changes = [abs(row["change"]) for row in found if "change" in row]
-    whole = "seconds" in one and "seconds" in two and one["items"].keys() == two["items"].keys()
+    count = min(len(one["items"]), len(two["items"]))
+    until = [reached(half, count) for half in (one, two)]
     return {
-        "speedup": one["seconds"] / two["seconds"] if whole else None,
+        "first": count, "until": until,
+        "speedup": until[0] / until[1] if until[0] and until[1] else None,
         "compared": len(found),
         "same_verdicts": sum(row["status"][0] == row["status"][1] for row in found),
         "timed": len(changes), "largest_change": max(changes, default=None),
@@ -161,7 +172,7 @@ def main() -> None:
     if args.join is not None:
         body["halves"].update(json.loads(args.join.read_text())["halves"])
     folder = Path(tempfile.mkdtemp())
-    suite(folder / "warm", chosen(2))
+    suite(folder / "warm", chosen(needed))
     suite(folder / "all", chosen(args.count))
     # Floors are measured once.
     judged(folder / "warm", max(chosen_gpus, key=len), args)

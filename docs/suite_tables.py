@@ -46,9 +46,11 @@ def two_gpus() -> str:
     lines = ["| | one H200 | two |", "|---|---|---|"]
     lines.append(_row("run", [half["created"][:16] for half in halves]))
     told = [_half(half) for half in halves]
-    if found["speedup"] is not None:
-        told[1] += f": {found['speedup']:.2f}x"
     lines.append(_row("candidates, start of the workers included", told))
+    if found["speedup"] is not None:
+        seconds = [f"{until:.0f} s" for until in found["until"]]
+        seconds[1] += f": {found['speedup']:.2f}x"
+        lines.append(_row(f"until the first {found['first']} were judged", seconds))
     sums = [f"{sum(row['seconds'][n] for row in compared):.0f}" for n in (0, 1)]
     lines.append(_row(f"seconds in which the same {len(compared)} were judged, added up", sums))
     lines.append(_row("the same verdict", ["", f"{found['same_verdicts']} of {len(compared)}"]))
