@@ -49,3 +49,22 @@ def test_a_reader_that_is_gone_is_told_as_the_interpreter_tells_it() -> None:
 
 def test_words_instead_of_a_code_are_the_interpreters_to_print() -> None:
     assert ended(code="'no'") == (1, "said at exit\ntaken apart\n", "no\n")
+
+
+def test_an_interrupt_while_modules_are_imported_is_a_line() -> None:
+    script = (
+        "import builtins, sys\n"
+        "from kernelproof import __main__ as main\n"
+        "plain = builtins.__import__\n"
+        "def interrupted(name, *rest, **more):\n"
+        "    if name == 'kernelproof.cli': raise KeyboardInterrupt\n"
+        "    return plain(name, *rest, **more)\n"
+        "builtins.__import__ = interrupted\n"
+        "sys.argv = ['kernelproof', 'lint', 'cumsum']\n"
+        "main.run()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == "kernelproof: interrupted\n"

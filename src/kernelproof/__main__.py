@@ -16,8 +16,17 @@ _IN_A_SESSION = ("compile", "check", "bench", "submit")
 
 
 def run() -> None:
-    """Ask a session's judge, where there is one. Elsewhere start that server, where it will be
-    needed, even before the command line is imported."""
+    """Run a command; an interrupt ends it with a line and 130, also while modules are imported."""
+    try:
+        _run()
+    except KeyboardInterrupt:
+        print("kernelproof: interrupted", file=sys.stderr)
+        _leave(SystemExit(130))
+
+
+def _run() -> None:
+    """Ask a session's judge, where there is one. Elsewhere start the server of workers, where it
+    will be needed, even before the command line is imported."""
     words = sys.argv[1:]
     first, second, *_ = (*words[:2], "", "")
     if "--help" not in words:
