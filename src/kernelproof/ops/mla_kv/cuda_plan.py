@@ -6,6 +6,7 @@ import functools
 
 import torch
 
+from kernelproof.ops.mla_kv.cuda_cluster import cluster
 from kernelproof.ops.mla_kv.cuda_few import few
 from kernelproof.ops.mla_kv.cuda_hopper import decode, prefill
 from kernelproof.ops.mla_kv.cuda_mma import Product, block_plan, mma, products
@@ -219,8 +220,8 @@ DESIGNS = (
     "fused",
     "block",
     "decode",
-    "stream",
-    "persistent",
+    "narrow",
+    "cluster",
     "wgmma",
     "small",
     "thin",
@@ -265,6 +266,8 @@ def plan(n: Operands, device: Device = H200, design: str | None = None) -> Plan:
             chosen = decode(n, device)
         elif name == "narrow":
             chosen = narrow(n, device, design is not None)
+        elif name == "cluster":
+            chosen = cluster(n, device, design is not None)
         elif name == "wgmma":
             chosen = prefill(n, device, design is not None)
         elif name == "small":
