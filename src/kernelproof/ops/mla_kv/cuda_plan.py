@@ -17,6 +17,7 @@ from kernelproof.ops.mla_kv.cuda_operands import (
     down_side,
     packed_sizes,
 )
+from kernelproof.ops.mla_kv.cuda_pair import pair
 from kernelproof.ops.mla_kv.cuda_parts import parts
 from kernelproof.ops.mla_kv.cuda_small import small
 from kernelproof.ops.mla_kv.cuda_steps import (
@@ -222,6 +223,7 @@ DESIGNS = (
     "decode",
     "narrow",
     "cluster",
+    "pair",
     "wgmma",
     "small",
     "thin",
@@ -268,6 +270,8 @@ def plan(n: Operands, device: Device = H200, design: str | None = None) -> Plan:
             chosen = narrow(n, device, design is not None)
         elif name == "cluster":
             chosen = cluster(n, device, design is not None)
+        elif name == "pair":
+            chosen = pair(n, device, design is not None)
         elif name == "wgmma":
             chosen = prefill(n, device, design is not None)
         elif name == "small":
