@@ -186,10 +186,8 @@ def test_the_explanation_names_every_step() -> None:
         8192, 2048, 512, 16, 128, 128, F16, "packed", rope=64, norm=True, device="meta"
     )
     words = cuda.explain_cuda(*operands, **options).splitlines()
-    assert words[0].startswith("wgmma: ") and len(words) == 4
-    assert [w.split("<")[0].strip() for w in words[1:]] == [
-        "matrix library: hidden @ w_down", "mla_kv_latent", "mla_kv_wgmma",
-    ]  # fmt: skip
+    assert words[0].startswith("wgmma: ") and len(words) == 3
+    assert [w.split("<")[0].strip() for w in words[1:]] == ["mla_kv_wgmma"] * 2
     empty = [operands[0][:0], *operands[1:]]
     options["k_pe"] = options["k_pe"][:0]
     assert "nothing to do" in cuda.explain_cuda(*empty, **options)
@@ -385,7 +383,14 @@ HOPPER = [
     ("pair", (512, 4096, 256, 32, 64, 64), dict(dtype=BF16, form="out_in")),
     ("pair", (255, 7168, 512, 128, 128, 128), dict(dtype=BF16, form="packed", rope=64, norm=True)),
     ("pair", (65, 1032, 264, 9, 40, 40), dict(dtype=F16)),
+    ("split", (16, 2048, 512, 16, 128, 128), {}),
+    ("split", (1, 1024, 256, 8, 64, 64), {}),
+    ("split", (57, 777, 200, 7, 40, 40), dict(dtype=BF16)),
+    ("split", (16, 333, 77, 3, 21, 21), dict(dtype=F16, form="out_in")),
+    ("split", (20, 1000, 192, 9, 40, 40), dict(form="packed_in", rope=8, norm=True)),
+    ("split", (16, 7168, 512, 16, 128, 128), dict(form="packed", rope=64, norm=True)),
     ("wgmma", (256, 1024, 512, 16, 128, 128), dict(dtype=F16, form="out_in")),
+    ("wgmma", (8192, 2048, 512, 16, 128, 128), dict(dtype=F16, form="packed", norm=True, rope=64)),
     ("wgmma", (1000, 520, 136, 9, 64, 64), dict(dtype=BF16, form="packed_in", rope=16, norm=True)),
     ("wgmma", (77, 520, 200, 9, 40, 40), dict(dtype=F16)),
     ("wgmma", (2048, 2048, 512, 16, 128, 128), dict(dtype=BF16, form="packed", rope=64, norm=True)),

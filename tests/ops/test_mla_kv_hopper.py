@@ -75,6 +75,11 @@ CLUSTERS = [
     ("pair", 4, (37, 136, 72, 2, 64, 128), dict(dtype=F16, form="out_in")),
     ("pair", 8, (150, 200, 136, 2, 64, 128), dict(dtype=BF16, form="packed", norm=True, rope=16)),
     ("pair", 8, (150, 136, 40, 2, 24, 24), dict(dtype=F16)),
+    ("split", 132, (3, 136, 72, 2, 24, 24), {}),
+    ("split", 132, (21, 77, 41, 3, 13, 13), dict(dtype=BF16)),
+    ("split", 132, (37, 136, 64, 3, 8, 24), dict(form="packed", norm=True, rope=16)),
+    ("split", 16, (9, 72, 40, 2, 8, 24), dict(dtype=BF16, form="packed_in", norm=True, rope=5)),
+    ("split", 16, (9, 200, 104, 1, 11, 14), dict(dtype=F16, form="out_in", rope=3, offset=1)),
 ]
 
 
@@ -87,10 +92,11 @@ def test_clusters_exchange_shares(
     check(out, operands, options)
 
 
-def test_infinities_stay_in_their_token_of_a_cluster() -> None:
+@pytest.mark.parametrize("design", ["cluster", "split"])
+def test_infinities_stay_in_their_token_of_a_cluster(design: str) -> None:
     operands, options = call(9, 24, 8, 1, 8, 8)
     operands[0][2, 3], operands[0][4, 5] = float("inf"), float("nan")
-    (out,), _ = ran(operands, options, "cluster", 16)
+    (out,), _ = ran(operands, options, design, 16)
     want = torch.stack(chain(operands, options, F32), 1)
     torch.testing.assert_close(out, want, rtol=1e-4, atol=1e-4, equal_nan=True)
 

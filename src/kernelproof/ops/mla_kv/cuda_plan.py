@@ -20,6 +20,7 @@ from kernelproof.ops.mla_kv.cuda_operands import (
 from kernelproof.ops.mla_kv.cuda_pair import pair
 from kernelproof.ops.mla_kv.cuda_parts import parts
 from kernelproof.ops.mla_kv.cuda_small import small
+from kernelproof.ops.mla_kv.cuda_split import split
 from kernelproof.ops.mla_kv.cuda_steps import (
     H200,
     Device,
@@ -224,6 +225,7 @@ DESIGNS = (
     "narrow",
     "cluster",
     "pair",
+    "split",
     "wgmma",
     "small",
     "thin",
@@ -272,6 +274,8 @@ def plan(n: Operands, device: Device = H200, design: str | None = None) -> Plan:
             chosen = cluster(n, device, design is not None)
         elif name == "pair":
             chosen = pair(n, device, design is not None)
+        elif name == "split":
+            chosen = split(n, device, design is not None)
         elif name == "wgmma":
             chosen = prefill(n, device, design is not None)
         elif name == "small":

@@ -77,6 +77,29 @@ __device__ __forceinline__ void load_box_to(unsigned to, const TensorMap* map, i
       : "memory");
 }
 
+__device__ __forceinline__ void load_box_to(unsigned to, const TensorMap* map, int x, int y,
+                                            unsigned barrier, unsigned short blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to),
+      "l"(map), "r"(barrier), "r"(x), "r"(y), "h"(blocks)
+      : "memory");
+}
+
+// To the same place in block `rank` of the cluster, whose barrier counts the four bytes.
+__device__ __forceinline__ void store_to_block(unsigned to, unsigned barrier, unsigned rank,
+                                               float value) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 place, bar;\n"
+      "mapa.shared::cluster.u32 place, %0, %2;\n"
+      "mapa.shared::cluster.u32 bar, %1, %2;\n"
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [place], %3, [bar];\n"
+      "}" ::"r"(to),
+      "r"(barrier), "r"(rank), "f"(value)
+      : "memory");
+}
+
 __device__ __forceinline__ unsigned cluster_rank() {
   unsigned rank;
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));

@@ -5,32 +5,11 @@
 // launch of their own. The second product starts during the first and has its weights in shared memory
 // when the latents arrive.
 
-#include "common.cuh"
-#include "hopper.cuh"
+#include "cluster.cuh"
 
 constexpr int kDepth = 64, kRank = 64;         // terms of a step; latents of a block of the first
 constexpr int kBoxBytes = 64 * kDepth * 2;     // 64 columns of a weight
 constexpr int kPartialPitch = kRank + 8;       // floats; the 8 spread rows over the banks
-
-__device__ __forceinline__ void cluster_meet() {
-  asm volatile(
-      "barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::
-          : "memory");
-}
-
-__device__ __forceinline__ float4 load_from_block(unsigned shared, unsigned block) {
-  float4 v;
-  asm volatile(
-      "{\n"
-      ".reg .b32 there;\n"
-      "mapa.shared::cluster.u32 there, %4, %5;\n"
-      "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there];\n"
-      "}"
-      : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-      : "r"(shared), "r"(block)
-      : "memory");
-  return v;
-}
 
 // latent = hidden @ w_down; BM tokens x 64 latents for a cluster of BLOCKS, each with its share of the
 // model axis. Maps: hidden (model, token) in boxes of 64 x BM; w_down (rank, 1, model) in boxes of
@@ -139,7 +118,8 @@ __global__ void __launch_bounds__(2 * BM + 32)
       const int row = share * rows + (p * workers + threadIdx.x) / 16, column = threadIdx.x % 16 * 4;
 #pragma unroll
       for (int b = 0; b < BLOCKS; ++b)
-        part[p][b] = load_from_block(shared_offset(partial + row * kPartialPitch + column), b);
+        part[p][b] = load_from_block(address_in(
+            shared_offset(partial + row * kPartialPitch + column), static_cast<unsigned>(b)));
     }
 #pragma unroll
     for (int p = 0; p < passes; ++p) {
