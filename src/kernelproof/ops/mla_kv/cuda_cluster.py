@@ -56,7 +56,7 @@ def shared_bytes(n: Operands, tile: Tile) -> int:
 
 
 def threads(n: Operands, tile: Tile) -> int:
-    """As ClusterShape of kernel_cluster.cu."""
+    """A warp for every part of a tile; eight at least, which share the exchange."""
     rows = tile.tokens // min(tile.tokens, 32)
     down = ceil_div(n.rank, tile.warp_rank)
     return 32 * max(8, rows * down, rows * (tile.columns // tile.warp_columns))
@@ -90,7 +90,7 @@ def cluster(
     )
     name = (
         f"mla_kv_cluster<{C_TYPES[n.dtype]}, {terms}, {n.model}, {n.rank}, "
-        f"{', '.join(map(str, tile))}, {flags}>"
+        f"{', '.join(map(str, tile))}, {flags}, {threads(n, tile)}>"
     )
     clusters = ceil_div(n.tokens, tokens)
     counts = (clusters, *(ceil_div(up.columns, tile.columns) for up in n.up))

@@ -20,7 +20,6 @@ struct ClusterShape {
   static constexpr int rank = WN * ceil_div(RANK, WN), depth = step * ceil_div(RANK, step);
   typedef MmaShape<T, TERMS, BM, rank, share, 2, WM, WN, DOWN_K_MAJOR, WIDE_X, WIDE_DOWN> Down;
   typedef MmaShape<T, TERMS, BM, CN, depth, 2, WM, UN, UP_K_MAJOR, true, WIDE_UP> Up;
-  static constexpr int threads = max_of(256, max_of(Down::threads, Up::threads));
   static constexpr int partial_pitch = rank + 8, staged_pitch = CN + pad;
   static constexpr int first_bytes =
       max_of(max_of((Down::x_size + Down::w_size) * int(sizeof(T)), BM * partial_pitch * 4),
@@ -28,10 +27,8 @@ struct ClusterShape {
 };
 
 template <typename T, int TERMS, int MODEL, int RANK, int BM, int WN, int CN, int UN, bool DOWN_K_MAJOR,
-          bool UP_K_MAJOR, bool WIDE_X, bool WIDE_DOWN, bool WIDE_UP, bool NORM>
-__global__ void __launch_bounds__(
-    ClusterShape<T, TERMS, MODEL, RANK, BM, WN, CN, UN, DOWN_K_MAJOR, UP_K_MAJOR, WIDE_X, WIDE_DOWN,
-                 WIDE_UP>::threads)
+          bool UP_K_MAJOR, bool WIDE_X, bool WIDE_DOWN, bool WIDE_UP, bool NORM, int THREADS>
+__global__ void __launch_bounds__(THREADS)
     mla_kv_cluster(const T* hidden, const T* w_down, const T* w_up_k, const T* w_up_v,
                    const T* norm_weight, const T* k_pe, T* out0, T* out1,
                    const __grid_constant__ Sizes a, const __grid_constant__ Side down,
@@ -41,7 +38,8 @@ __global__ void __launch_bounds__(
       C;
   typedef typename C::Down S;
   typedef typename C::Up U;
-  constexpr int threads = C::threads;
+  constexpr int threads = THREADS;
+  static_assert(threads == max_of(256, max_of(S::threads, U::threads)), "a warp for every tile");
   extern __shared__ __align__(16) unsigned char memory[];
   // Tokens and w_down; then shares of latents; then results.
   T* const x = reinterpret_cast<T*>(memory);
