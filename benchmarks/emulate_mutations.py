@@ -273,7 +273,7 @@ _CLUSTER = [
 ]
 _PAIR = [
     _mla(50, 520, 72, 128, "pair", torch.bfloat16, heads=1, norm=True, multiprocessors=16),
-    _mla(130, 264, 136, 192, "pair", torch.float16, heads=1, multiprocessors=4),
+    _mla(130, 704, 136, 520, "pair", torch.float16, heads=1, multiprocessors=4),
     _mla(60, 64, 64, 320, "pair", torch.float16, heads=1, along_depth=True, multiprocessors=1),
 ]
 _SPLIT = [
