@@ -10,14 +10,15 @@ from kernelproof.ops.mla_kv.cuda_hopper import tensor_map, weight_maps
 from kernelproof.ops.mla_kv.cuda_operands import C_TYPES, Operands, packed_sizes
 from kernelproof.ops.mla_kv.cuda_steps import Device, Launch, Map, Plan, ceil_div, tile_counts
 
-_DEPTH, _THREADS = 64, 320  # of kernel_pair.cu
+_DEPTH = 64  # of kernel_pair.cu
 _SHARED_LIMIT = 227 * 1024 - 1024
 _RANK = 512
 
 
 class Pair(NamedTuple):
     """Tokens of a block of the first product, blocks of a cluster, stages at most; tokens and
-    columns of a block of the second, stages at most."""
+    columns of a block of the second, stages at most, and whether its warpgroups take turns; None:
+    where a block has several tiles, or 64 tokens."""
 
     down_tokens: int
     blocks: int
@@ -25,6 +26,7 @@ class Pair(NamedTuple):
     up_tokens: int
     up_columns: int
     up_stages: int
+    turns: bool | None = None
 
 
 def form_of(n: Operands, device: Device) -> Pair:
@@ -89,10 +91,14 @@ def pair(
     stages = min(total, form.up_stages, (_SHARED_LIMIT - latents - staged - 1024) // stage)
     if stages < min(2, total):
         return None
-    flags = ", ".join(str(f).lower() for f in (n.up[0].along_depth, n.norm))
+    turns = form.turns
+    if turns is None:
+        turns = form.up_tokens == 64 or counts[1] + counts[2] > groups
+    flags = ", ".join(str(f).lower() for f in (turns, n.up[0].along_depth, n.norm))
+    threads = 320 if form.up_tokens == 64 else 384
     name = (
         f"mla_kv_pair_up<{kind}, {form.up_tokens}, {form.up_columns}, {rank_tiles}, {stages}, "
-        f"{flags}>"
+        f"{flags}, {threads}>"
     )
     sizes = packed_sizes(n.hidden, n.rank, n.rank, n.sides(), counts, n.size, n.k_pe)
     x_map = Map("latent", (n.rank, n.tokens), (n.rank * n.size,), (64, form.up_tokens))
@@ -102,7 +108,7 @@ def pair(
         n.rank, float(n.epsilon), groups,
     )  # fmt: skip
     up = Launch(
-        "kernel_pair.cu", name, args, groups * counts[0], _THREADS,
+        "kernel_pair.cu", name, args, groups * counts[0], threads,
         latents + staged + stages * stage + 1024,
     )  # fmt: skip
     scratch = [("latent", n.tokens * n.rank, n.dtype)]

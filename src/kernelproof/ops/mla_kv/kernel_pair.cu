@@ -151,18 +151,23 @@ __global__ void __launch_bounds__(2 * BM + 32)
 }
 
 // Keys and values of BM tokens, whose latents a block keeps (STEPS of 64), for its tiles of BN columns.
-// Of two warpgroups each has half of the tokens, or with 64 tokens every other tile.
+// Of two warpgroups each has half of the tokens, or, TURNS, every other tile: one writes results while
+// the other multiplies.
 // Maps: latent (rank, token) in boxes of 64 x BM; weights as mla_kv_wgmma, boxes of 64 columns.
 // NORM: results are divided by the root of epsilon plus the mean of `square_tiles` sums in `squares`,
-// over `rank` values. `groups`: blocks that share the columns of the same tokens.
-template <typename T, int BM, int BN, int STEPS, int STAGES, bool K_MAJOR, bool NORM>
-__global__ void __launch_bounds__(320, 1)
+// over `rank` values. `groups`: blocks that share the columns of the same tokens. THREADS: 384, which
+// hand registers on to those that multiply; or 320, which leave room for a block of the first product.
+template <typename T, int BM, int BN, int STEPS, int STAGES, bool TURNS, bool K_MAJOR, bool NORM,
+          int THREADS>
+__global__ void __launch_bounds__(THREADS, 1)
     mla_kv_pair_up(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w0_map,
                    const __grid_constant__ TensorMap w1_map, T* out0, T* out1, const T* k_pe,
                    const __grid_constant__ Sizes a, int fold0, int fold1, const float* squares,
                    int square_tiles, int rank, float epsilon, int groups) {
   constexpr int token_bytes = BM * kDepth * 2, weight_bytes = BN * kDepth * 2, boxes = BN / 64;
   constexpr int staged_bytes = 16 * BN * 2;  // of a warp
+  constexpr int blocks = TURNS ? BM / 64 : 1;  // of 64 tokens, for a warpgroup
+  static_assert(TURNS || BM == 128, "64 tokens for each of two warpgroups");
   extern __shared__ unsigned char memory[];
   __shared__ __align__(8) unsigned long long barriers[2 * STAGES + STEPS];
   const unsigned base = (shared_offset(memory) + 1023) & ~1023u;
@@ -173,14 +178,24 @@ __global__ void __launch_bounds__(320, 1)
   if (threadIdx.x == 0) {
     for (int s = 0; s < STAGES; ++s) {
       barrier_init(full + 8 * s, 1);
-      barrier_init(empty + 8 * s, BM / 64);
+      barrier_init(empty + 8 * s, TURNS ? 1 : 2);
     }
     for (int s = 0; s < STEPS; ++s) barrier_init(here + 8 * s, 1);
     barrier_init_done();
   }
   __syncthreads();
 
-  if (threadIdx.x == 256) {
+  if (threadIdx.x >= 256) {
+    if constexpr (THREADS == 384) asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
+    if (threadIdx.x != 256) {
+      if (threadIdx.x < 288 || a.rope == 0) return;
+      wait_for_previous_kernel();
+      const int count = static_cast<int>(min(static_cast<int64>(BM), a.tokens - first));
+      for (int tile = tile0; tile < a.tiles0; tile += groups)
+        append_rope(a, k_pe, out0, first, count, tile * BN, BN, static_cast<int>(threadIdx.x) - 288,
+                    THREADS - 288);
+      return;
+    }
     prefetch_map(&x_map);
     const TensorMap* map = nullptr;
     int d[boxes], head[boxes], tile = tile0, next = 0, stage = 0, parity = 1;
@@ -221,50 +236,50 @@ __global__ void __launch_bounds__(320, 1)
       barrier_wait(empty + 8 * stage, parity);
       load_weights();
     }
-  } else if (threadIdx.x >= 288 && a.rope != 0) {
-    wait_for_previous_kernel();
-    const int count = static_cast<int>(min(static_cast<int64>(BM), a.tokens - first));
-    for (int tile = tile0; tile < a.tiles0; tile += groups)
-      append_rope(a, k_pe, out0, first, count, tile * BN, BN, static_cast<int>(threadIdx.x) - 288, 32);
-  } else if (threadIdx.x < 256) {
+  } else {
+    if constexpr (THREADS == 384) asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
     wait_for_previous_kernel();
     const int group = threadIdx.x / 128, warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32;
-    constexpr bool turns = BM == 64;
     const unsigned staged = ring + STAGES * weight_bytes + threadIdx.x / 32 * staged_bytes;
-    const int64 row0 = first + (turns ? 0 : group * 64) + warp * 16;
-    const int count = static_cast<int>(max(min(static_cast<int64>(16), a.tokens - row0), 0ll));
-    float scale[2] = {1.0f, 1.0f};
-    if constexpr (NORM) {
+    const int64 row0 = first + (TURNS ? 0 : group * 64) + warp * 16;
+    int count[blocks];
+    float scale[blocks][2];
+#pragma unroll
+    for (int m = 0; m < blocks; ++m) {
+      count[m] =
+          static_cast<int>(max(min(static_cast<int64>(16), a.tokens - row0 - 64 * m), 0ll));
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         const int row = lane / 4 + 8 * j;
         float sum = 0.0f;
-        for (int i = 0; i < square_tiles; ++i)
-          if (row < count) sum += squares[i * a.tokens + row0 + row];
-        scale[j] = 1.0f / sqrtf(sum / rank + epsilon);
+        if (NORM && row < count[m])
+          for (int i = 0; i < square_tiles; ++i) sum += squares[i * a.tokens + row0 + 64 * m + row];
+        scale[m][j] = 1.0f / sqrtf(sum / rank + epsilon);
       }
     }
     int position = 0;  // of a step in the ring, counted through
     for (int tile = tile0, number = 0; tile < tiles; tile += groups, ++number) {
-      if (turns && number % 2 != group) {
+      if (TURNS && number % 2 != group) {
         position += STEPS;
         continue;
       }
-      float d[BN / 2];
+      float d[blocks][BN / 2];
 #pragma unroll
       for (int s = 0; s < STEPS; ++s) {
         const int stage = (position + s) % STAGES, parity = (position + s) / STAGES & 1;
         if (number <= group) barrier_wait(here + 8 * s, 0);
         barrier_wait(full + 8 * stage, parity);
-        const unsigned x = base + s * token_bytes + (turns ? 0 : group * (64 * 128));
+        const unsigned x = base + s * token_bytes + (TURNS ? 0 : group * (64 * 128));
         const unsigned w = ring + stage * weight_bytes;
         product_fence();
 #pragma unroll
         for (int k = 0; k < kDepth / 16; ++k)
-          product_async<K_MAJOR ? 0 : 1>(d, matrix_at(x + 32 * k, 16),
-                                         K_MAJOR ? matrix_at(w + 32 * k, 16)
-                                                 : matrix_at(w + 2048 * k, 8192),
-                                         s + k > 0, T());
+#pragma unroll
+          for (int m = 0; m < blocks; ++m)
+            product_async<K_MAJOR ? 0 : 1>(d[m], matrix_at(x + m * (64 * 128) + 32 * k, 16),
+                                           K_MAJOR ? matrix_at(w + 32 * k, 16)
+                                                   : matrix_at(w + 2048 * k, 8192),
+                                           s + k > 0, T());
         product_commit();
         if (s > 0) {
           product_wait<1>();
@@ -272,38 +287,43 @@ __global__ void __launch_bounds__(320, 1)
         }
       }
       product_wait<0>();
-      product_ready(d);
+#pragma unroll
+      for (int m = 0; m < blocks; ++m) product_ready(d[m]);
       position += STEPS;
       if (threadIdx.x % 128 == 0) barrier_arrive(empty + 8 * ((position - 1) % STAGES));
-      if constexpr (NORM) {
-#pragma unroll
-        for (int i = 0; i < BN / 2; ++i) d[i] *= scale[i / 2 % 2];
-      }
       const bool second = tile >= a.tiles0;
       const Side& side = a.side[second];
       constexpr int pieces = BN / 8, rows = 32 / pieces;  // of 16 bytes in a row; at a time
-      __syncwarp();
-#pragma unroll
-      for (int j = 0; j < BN / 16; ++j) {
-        const float* v = d + j * 8;
-        const int row = lane % 16, piece = 2 * j + lane / 16;
-        store_matrices(staged + row * (2 * BN) + ((piece ^ (row & 7)) << 4), packed(v[0], v[1], T()),
-                       packed(v[2], v[3], T()), packed(v[4], v[5], T()), packed(v[6], v[7], T()));
-      }
-      __syncwarp();
       const int piece = lane % pieces;
       const int n = (second ? tile - a.tiles0 : tile) * BN + 8 * piece;
-      if (n < side.columns) {
-        T* to = (second ? out1 : out0) + out_column(side, n) + row0 * side.out_token;
+      T* const column = (second ? out1 : out0) + out_column(side, n < side.columns ? n : 0);
 #pragma unroll
-        for (int i = 0; i < 16 / rows; ++i) {
-          const int row = i * rows + lane / pieces;
-          uint4 v;
-          asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                       : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                       : "r"(staged + row * (2 * BN) + ((piece ^ (row & 7)) << 4))
-                       : "memory");
-          if (row < count) *reinterpret_cast<uint4*>(to + row * side.out_token) = v;
+      for (int m = 0; m < blocks; ++m) {
+        if constexpr (NORM) {
+#pragma unroll
+          for (int i = 0; i < BN / 2; ++i) d[m][i] *= scale[m][i / 2 % 2];
+        }
+        __syncwarp();
+#pragma unroll
+        for (int j = 0; j < BN / 16; ++j) {
+          const float* v = d[m] + j * 8;
+          const int row = lane % 16, to = 2 * j + lane / 16;
+          store_matrices(staged + row * (2 * BN) + ((to ^ (row & 7)) << 4), packed(v[0], v[1], T()),
+                         packed(v[2], v[3], T()), packed(v[4], v[5], T()), packed(v[6], v[7], T()));
+        }
+        __syncwarp();
+        if (n < side.columns) {
+#pragma unroll
+          for (int i = 0; i < 16 / rows; ++i) {
+            const int row = i * rows + lane / pieces;
+            uint4 v;
+            asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                         : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                         : "r"(staged + row * (2 * BN) + ((piece ^ (row & 7)) << 4))
+                         : "memory");
+            if (row < count[m])
+              *reinterpret_cast<uint4*>(column + (row0 + 64 * m + row) * side.out_token) = v;
+          }
         }
       }
     }
