@@ -173,7 +173,8 @@ def nobody_watches() -> bool:
 
 
 # Calls on CUDA that have been met (quick.py), by sizes of hidden and options, and the operands that
-# there are: what makes such a call, and gives None where one does not start at a multiple of 16 bytes.
+# there are: what makes such a call, and gives None where one does not start at a multiple of 16
+# bytes.
 FORMS: Forms[Callable[..., Any]] = Forms()
 
 

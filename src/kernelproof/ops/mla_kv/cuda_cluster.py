@@ -85,15 +85,13 @@ def cluster(
         return None
     terms = 3 if n.dtype == torch.float32 and n.accuracy == "strict" else 1
     wide = (n.hidden.wide(n.size), n.down.wide(n.size), k.wide(n.size) and v.wide(n.size))
-    flags = ", ".join(
-        str(f).lower() for f in (n.down.along_depth, k.along_depth, *wide, n.norm)
-    )
+    flags = ", ".join(str(f).lower() for f in (n.down.along_depth, k.along_depth, *wide, n.norm))
     name = (
         f"mla_kv_cluster<{C_TYPES[n.dtype]}, {terms}, {n.model}, {n.rank}, "
         f"{', '.join(map(str, tile))}, {flags}, {threads(n, tile)}>"
     )
     clusters = ceil_div(n.tokens, tokens)
-    counts = (clusters, *(ceil_div(up.columns, tile.columns) for up in n.up))
+    counts = clusters, ceil_div(k.columns, tile.columns), ceil_div(v.columns, tile.columns)
     sizes = packed_sizes(n.hidden, n.model, n.model, n.sides(), counts, n.size, n.k_pe)
     args = (*operand_names(n), sizes, down_side(n).packed(), float(n.epsilon))
     launch = Launch(

@@ -38,9 +38,7 @@ def form_of(n: Operands, device: Device) -> Pair:
     return Pair(down_tokens, blocks, 8, down_tokens, up_columns, 8)
 
 
-def pair(
-    n: Operands, device: Device, asked: bool = False, form: Pair | None = None
-) -> Plan | None:
+def pair(n: Operands, device: Device, asked: bool = False, form: Pair | None = None) -> Plan | None:
     """mla_kv_pair_down and mla_kv_pair_up, or None where they do not fit.
 
     Args:

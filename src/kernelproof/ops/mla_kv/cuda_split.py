@@ -39,9 +39,7 @@ def form_of(n: Operands, device: Device) -> Split:
                 return width
         return 16
 
-    return Split(
-        tokens, widest((n.rank,), _BLOCKS), widest((n.up[0].columns, n.up[1].columns), 1)
-    )
+    return Split(tokens, widest((n.rank,), _BLOCKS), widest((n.up[0].columns, n.up[1].columns), 1))
 
 
 def _warp_columns(tokens: int, columns: int) -> int:
