@@ -49,13 +49,16 @@ template <typename T, int ROWS, int COLUMNS, int PITCH, int THREADS, bool WIDE, 
 __device__ void fill(T* shared, int rows, int columns, const T* anything, From from) {
   constexpr int piece = WIDE ? 16 / sizeof(T) : 1, per_row = COLUMNS / piece;
   constexpr int number = ROWS * per_row, loads = ceil_div(number, THREADS), batch = 16;
+  const bool some = rows > 0 && columns > 0;
+  // Nearest place that there is, so that no load is in a branch: those would wait for one another.
+  const int last_row = max(rows - 1, 0), last_column = max(columns - 1, 0) / piece * piece;
   if constexpr (WIDE) {
 #pragma unroll 4
     for (int i = threadIdx.x; i < number; i += THREADS) {
       const int row = i / per_row, column = i % per_row * piece;
-      const int left = row < rows ? min(columns - column, piece) : 0;
-      copy_16(shared + row * PITCH + column, left > 0 ? from(row, column) : anything,
-              max(left, 0) * static_cast<int>(sizeof(T)));
+      const int left = row < rows ? max(min(columns - column, piece), 0) : 0;
+      const T* at = some ? from(min(row, last_row), min(column, last_column)) : anything;
+      copy_16(shared + row * PITCH + column, at, left * static_cast<int>(sizeof(T)));
     }
   } else {
 #pragma unroll 1
@@ -64,13 +67,36 @@ __device__ void fill(T* shared, int rows, int columns, const T* anything, From f
 #pragma unroll
       for (int j = 0; j < batch; ++j) {
         const int i = threadIdx.x + (l + j) * THREADS, row = i / per_row, column = i % per_row;
-        value[j] = row < min(rows, ROWS) && column < columns ? *from(row, column) : T(0.0f);
+        value[j] = *(some ? from(min(row, last_row), min(column, last_column)) : anything);
       }
 #pragma unroll
       for (int j = 0; j < batch; ++j) {
-        const int i = threadIdx.x + (l + j) * THREADS;
-        if (i < number) shared[i / per_row * PITCH + i % per_row] = value[j];
+        const int i = threadIdx.x + (l + j) * THREADS, row = i / per_row, column = i % per_row;
+        if (i < number)
+          shared[row * PITCH + column] = row < rows && column < columns ? value[j] : T(0.0f);
       }
     }
   }
+}
+
+// `terms` rows from k0 on of `columns` columns from n0 on of a weight, as MmaShape S has them.
+template <typename S, int THREADS>
+__device__ void fill_weight(typename S::T* shared, const typename S::T* w, const Side& side, int n0,
+                            int columns, int k0, int terms) {
+  typedef typename S::T T;
+  auto fill_from = [&](auto column) {
+    if constexpr (S::K_MAJOR)
+      fill<T, S::BN, S::BK, S::w_pitch, THREADS, S::WIDE_W>(
+          shared, columns, terms, w,
+          [&](int n, int k) { return w + column(n0 + n) + (k0 + k) * side.row; });
+    else
+      fill<T, S::BK, S::BN, S::w_pitch, THREADS, S::WIDE_W>(
+          shared, terms, columns, w,
+          [&](int k, int n) { return w + column(n0 + n) + (k0 + k) * side.row; });
+  };
+  // Divisions by the width of a head take longer than the copies.
+  if (side.head == side.width * side.column || side.columns == side.width)
+    fill_from([&](int n) { return n * side.column; });
+  else
+    fill_from([&](int n) { return weight_column(side, n); });
 }

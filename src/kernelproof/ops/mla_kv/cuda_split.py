@@ -15,16 +15,17 @@ from kernelproof.ops.mla_kv.cuda_operands import (
 )
 from kernelproof.ops.mla_kv.cuda_steps import Device, Launch, Plan, ceil_div, tile_counts
 
-_BLOCKS, _THREADS = 8, 256  # kBlocks and kThreads of kernel_split.cu
+_BLOCKS = 8  # kBlocks of kernel_split.cu
 _SHARED_LIMIT = 227 * 1024 - 512
 
 
 class Split(NamedTuple):
-    """Tokens of a block; its columns of w_down and of w_up, 16, 32, 64 or 128."""
+    """Tokens of a block; its columns of w_down and of w_up, 16, 32, 64 or 128; its threads."""
 
     tokens: int
     rank: int
     columns: int
+    threads: int = 256
 
 
 def form_of(n: Operands, device: Device) -> Split:
@@ -42,18 +43,20 @@ def form_of(n: Operands, device: Device) -> Split:
     return Split(tokens, widest((n.rank,), _BLOCKS), widest((n.up[0].columns, n.up[1].columns), 1))
 
 
-def _warp_columns(tokens: int, columns: int) -> int:
+def _warp_columns(tokens: int, columns: int, threads: int) -> int:
     """16, or more where a block has not that many warps."""
     rows = max(1, tokens // 32)
-    return max(16, columns * rows // (_THREADS // 32))
+    return max(16, columns * rows // (threads // 32))
 
 
-def _shared_bytes(n: Operands, tokens: int, columns: int, depth: int, along_depth: bool) -> int:
-    pad = 16 // n.size
+def _shared_bytes(
+    n: Operands, form: Split, columns: int, depth: int, along_depth: bool
+) -> int:
+    pad, tokens = 16 // n.size, form.tokens
     rows = max(1, tokens // 32)
-    warps = rows * (columns // _warp_columns(tokens, columns))
+    warps = rows * (columns // _warp_columns(tokens, columns, form.threads))
     weight = columns * (depth + pad) if along_depth else depth * (columns + 8)
-    sums = _THREADS // 32 // warps * tokens * (columns + 8) * 4
+    sums = form.threads // 32 // warps * tokens * (columns + 8) * 4
     return (tokens * (depth + pad) + weight) * n.size + sums
 
 
@@ -77,15 +80,15 @@ def split(
     step = 32 // n.size
     share = step * ceil_div(ceil_div(n.model, step), _BLOCKS)
     depth = step * ceil_div(n.rank, step)
-    down_bytes = _shared_bytes(n, form.tokens, form.rank, share, n.down.along_depth)
-    up_bytes = _shared_bytes(n, form.tokens, form.columns, depth, k.along_depth)
+    down_bytes = _shared_bytes(n, form, form.rank, share, n.down.along_depth)
+    up_bytes = _shared_bytes(n, form, form.columns, depth, k.along_depth)
     if max(down_bytes, up_bytes) > _SHARED_LIMIT:
         return None
     kind = f"{C_TYPES[n.dtype]}, {3 if n.dtype == torch.float32 and n.accuracy == 'strict' else 1}"
 
     def name_of(product: str, terms: int, columns: int, *flags: bool) -> str:
-        sizes = (terms, form.tokens, columns, _warp_columns(form.tokens, columns))
-        words = (*map(str, sizes), *(str(f).lower() for f in (*flags, n.norm)))
+        sizes = (terms, form.tokens, columns, _warp_columns(form.tokens, columns, form.threads))
+        words = (*map(str, sizes), *(str(f).lower() for f in (*flags, n.norm)), str(form.threads))
         return f"mla_kv_split_{product}<{kind}, {', '.join(words)}>"
 
     squares = "squares" if n.norm else None
@@ -95,7 +98,7 @@ def split(
     down = Launch(
         "kernel_split.cu", name_of("down", n.model, form.rank, n.down.along_depth, *wide),
         ("hidden", "w_down", "norm_weight" if n.norm else None, "latent", squares, sizes),
-        _BLOCKS * tiles[0] * tiles[1], _THREADS, down_bytes, cluster=_BLOCKS,
+        _BLOCKS * tiles[0] * tiles[1], form.threads, down_bytes, cluster=_BLOCKS,
     )  # fmt: skip
     counts = tile_counts(n.tokens, n.sides(), (form.tokens, form.columns))
     wide = n.rank * n.size % 16 == 0, k.wide(n.size) and v.wide(n.size)
@@ -107,7 +110,7 @@ def split(
             "latent", "w_up_k", "w_up_v", squares, "k_pe" if n.rope else None, *outs, sizes,
             tiles[1], float(n.epsilon),
         ),
-        counts[0] * (counts[1] + counts[2]), _THREADS, up_bytes,
+        counts[0] * (counts[1] + counts[2]), form.threads, up_bytes,
     )  # fmt: skip
     scratch = [("latent", n.tokens * n.rank, n.dtype)]
     if n.norm:

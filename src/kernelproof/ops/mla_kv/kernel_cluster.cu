@@ -59,27 +59,16 @@ __global__ void __launch_bounds__(THREADS)
   const int n0 = (second ? block - a.tiles0 : block) * CN;
   const int columns = idle ? 0 : min(CN, side.columns - n0);
 
-  if constexpr (DOWN_K_MAJOR)
-    fill<T, C::rank, C::share, S::w_pitch, threads, WIDE_DOWN>(
-        first_weight, RANK, terms, w_down,
-        [&](int n, int k) { return w_down + weight_column(down, n) + (k0 + k) * down.row; });
-  else
-    fill<T, C::share, C::rank, S::w_pitch, threads, WIDE_DOWN>(
-        first_weight, terms, RANK, w_down,
-        [&](int k, int n) { return w_down + weight_column(down, n) + (k0 + k) * down.row; });
-  if constexpr (UP_K_MAJOR)
-    fill<T, CN, C::depth, U::w_pitch, threads, WIDE_UP>(
-        second_weight, columns, RANK, w_up,
-        [&](int n, int k) { return w_up + weight_column(side, n0 + n) + k * side.row; });
-  else
-    fill<T, C::depth, CN, U::w_pitch, threads, WIDE_UP>(
-        second_weight, RANK, columns, w_up,
-        [&](int k, int n) { return w_up + weight_column(side, n0 + n) + k * side.row; });
+  fill_weight<S, threads>(first_weight, w_down, down, 0, RANK, k0, terms);
+  fill_weight<U, threads>(second_weight, w_up, side, n0, columns, 0, RANK);
+  __shared__ int64 starts[BM];
+  for (int row = threadIdx.x; row < count; row += threads)
+    starts[row] = token_start(first + row, a.inner, a.outer_stride, a.inner_stride);
+  __syncthreads();
   wait_for_previous_kernel();
   let_next_kernel_start();
   fill<T, BM, C::share, S::x_pitch, threads, WIDE_X>(x, count, terms, hidden, [&](int row, int k) {
-    return hidden + token_start(first + row, a.inner, a.outer_stride, a.inner_stride) +
-           (k0 + k) * a.token_column;
+    return hidden + starts[row] + (k0 + k) * a.token_column;
   });
   asm volatile("cp.async.commit_group;\n\tcp.async.wait_group 0;" ::: "memory");
   __syncthreads();

@@ -263,6 +263,9 @@ __global__ void __launch_bounds__(THREADS, 1)
         position += STEPS;
         continue;
       }
+      // The other has waited for all copies of the tile before, so that those awaited here are not
+      // taken for them: a barrier tells only whether its number of phases is odd.
+      if (TURNS && number > 0) asm volatile("bar.sync %0, 256;" ::"r"(2 + group) : "memory");
       float d[blocks][BN / 2];
 #pragma unroll
       for (int s = 0; s < STEPS; ++s) {
@@ -286,6 +289,8 @@ __global__ void __launch_bounds__(THREADS, 1)
           if (threadIdx.x % 128 == 0) barrier_arrive(empty + 8 * ((position + s - 1) % STAGES));
         }
       }
+      if (TURNS && tile + groups < tiles)
+        asm volatile("bar.arrive %0, 256;" ::"r"(3 - group) : "memory");
       product_wait<0>();
 #pragma unroll
       for (int m = 0; m < blocks; ++m) product_ready(d[m]);
@@ -293,38 +298,17 @@ __global__ void __launch_bounds__(THREADS, 1)
       if (threadIdx.x % 128 == 0) barrier_arrive(empty + 8 * ((position - 1) % STAGES));
       const bool second = tile >= a.tiles0;
       const Side& side = a.side[second];
-      constexpr int pieces = BN / 8, rows = 32 / pieces;  // of 16 bytes in a row; at a time
-      const int piece = lane % pieces;
-      const int n = (second ? tile - a.tiles0 : tile) * BN + 8 * piece;
-      T* const column = (second ? out1 : out0) + out_column(side, n < side.columns ? n : 0);
+      const int n = (second ? tile - a.tiles0 : tile) * BN + own_columns<BN>();
+      const bool inside = n < side.columns;
+      T* const to = (second ? out1 : out0) + (inside ? out_column(side, n) : 0);
 #pragma unroll
       for (int m = 0; m < blocks; ++m) {
         if constexpr (NORM) {
 #pragma unroll
           for (int i = 0; i < BN / 2; ++i) d[m][i] *= scale[m][i / 2 % 2];
         }
-        __syncwarp();
-#pragma unroll
-        for (int j = 0; j < BN / 16; ++j) {
-          const float* v = d[m] + j * 8;
-          const int row = lane % 16, to = 2 * j + lane / 16;
-          store_matrices(staged + row * (2 * BN) + ((to ^ (row & 7)) << 4), packed(v[0], v[1], T()),
-                         packed(v[2], v[3], T()), packed(v[4], v[5], T()), packed(v[6], v[7], T()));
-        }
-        __syncwarp();
-        if (n < side.columns) {
-#pragma unroll
-          for (int i = 0; i < 16 / rows; ++i) {
-            const int row = i * rows + lane / pieces;
-            uint4 v;
-            asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                         : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                         : "r"(staged + row * (2 * BN) + ((piece ^ (row & 7)) << 4))
-                         : "memory");
-            if (row < count[m])
-              *reinterpret_cast<uint4*>(column + (row0 + 64 * m + row) * side.out_token) = v;
-          }
-        }
+        write_tokens<BN>(staged, d[m], 0, to + (row0 + 64 * m) * side.out_token, side.out_token,
+                         count[m], inside);
       }
     }
   }

@@ -6,14 +6,13 @@
 
 #include "cluster.cuh"
 
-constexpr int kBlocks = 8;     // of a cluster
-constexpr int kThreads = 256;
+constexpr int kBlocks = 8;  // of a cluster
 
 // Warps in groups, each of which has the whole tile and its share of the terms.
-template <typename Shape>
+template <typename Shape, int THREADS>
 struct Grouped : Shape {
-  static constexpr int warps = Shape::threads / 32, groups = kThreads / 32 / warps;
-  static_assert(groups * warps * 32 == kThreads, "every warp belongs to a group");
+  static constexpr int warps = Shape::threads / 32, groups = THREADS / 32 / warps;
+  static_assert(groups * warps * 32 == THREADS, "every warp belongs to a group");
   __device__ static int group() { return threadIdx.x / 32 / warps; }
   __device__ static int warp_row() {
     return threadIdx.x / 32 % warps / (Shape::BN / Shape::WN) * Shape::WM;
@@ -62,13 +61,14 @@ __device__ __forceinline__ bool is_finite(float4 v) {
 // latent = hidden @ w_down: BM tokens x BN latents for a cluster. NORM: latents are multiplied by
 // norm_weight, and squares [tile of rank][token] gets the sum of squares of what they were before.
 template <typename T, int TERMS, int MODEL, int BM, int BN, int WN, bool K_MAJOR, bool WIDE_X,
-          bool WIDE_W, bool NORM>
-__global__ void __launch_bounds__(kThreads)
+          bool WIDE_W, bool NORM, int THREADS>
+__global__ void __launch_bounds__(THREADS)
     mla_kv_split_down(const T* hidden, const T* w_down, const T* norm_weight, T* latent,
                       float* squares, const __grid_constant__ Sizes a) {
   constexpr int step = 32 / sizeof(T);
   constexpr int share = step * ceil_div(ceil_div(MODEL, step), kBlocks);  // of the model axis
-  typedef Grouped<MmaShape<T, TERMS, BM, BN, share, 2, (BM < 32 ? BM : 32), WN, K_MAJOR, WIDE_X, WIDE_W>>
+  typedef Grouped<MmaShape<T, TERMS, BM, BN, share, 2, (BM < 32 ? BM : 32), WN, K_MAJOR, WIDE_X, WIDE_W>,
+                  THREADS>
       S;
   constexpr int pitch = BN + 8, size = BM * pitch;
   extern __shared__ __align__(16) unsigned char memory[];
@@ -83,33 +83,29 @@ __global__ void __launch_bounds__(kThreads)
   const int columns = min(BN, side.columns - n0);
   const int k0 = block * share, terms = max(min(share, MODEL - k0), 0);
 
-  if constexpr (K_MAJOR)
-    fill<T, BN, share, S::w_pitch, kThreads, WIDE_W>(weight, columns, terms, w_down, [&](int n, int k) {
-      return w_down + weight_column(side, n0 + n) + (k0 + k) * side.row;
-    });
-  else
-    fill<T, share, BN, S::w_pitch, kThreads, WIDE_W>(weight, terms, columns, w_down, [&](int k, int n) {
-      return w_down + weight_column(side, n0 + n) + (k0 + k) * side.row;
-    });
+  fill_weight<S, THREADS>(weight, w_down, side, n0, columns, k0, terms);
+  __shared__ int64 starts[BM];
+  for (int row = threadIdx.x; row < count; row += THREADS)
+    starts[row] = token_start(first + row, a.inner, a.outer_stride, a.inner_stride);
+  __syncthreads();
   wait_for_previous_kernel();
   let_next_kernel_start();
-  fill<T, BM, share, S::x_pitch, kThreads, WIDE_X>(x, count, terms, hidden, [&](int row, int k) {
-    return hidden + token_start(first + row, a.inner, a.outer_stride, a.inner_stride) +
-           (k0 + k) * a.token_column;
+  fill<T, BM, share, S::x_pitch, THREADS, WIDE_X>(x, count, terms, hidden, [&](int row, int k) {
+    return hidden + starts[row] + (k0 + k) * a.token_column;
   });
   asm volatile("cp.async.commit_group;\n\tcp.async.wait_group 0;" ::: "memory");
   __syncthreads();
   multiply_in_groups<S>(sums, x, weight, share);
   __syncthreads();
   if constexpr (S::groups > 1) {  // once, before other blocks read them
-    for (int i = threadIdx.x; i < BM * BN / 4; i += kThreads) {
+    for (int i = threadIdx.x; i < BM * BN / 4; i += THREADS) {
       float* const at = sums + i / (BN / 4) * pitch + i % (BN / 4) * 4;
       *reinterpret_cast<float4*>(at) = sum_of_groups<S::groups, size>(at);
     }
   }
   cluster_meet();
   constexpr int rows = BM / kBlocks, per_row = BN / 4;  // a thread has four latents
-  static_assert(rows * per_row <= kThreads && 32 % per_row == 0, "whole tokens in a warp");
+  static_assert(rows * per_row <= THREADS && 32 % per_row == 0, "whole tokens in a warp");
   const int row = block * rows + threadIdx.x / per_row, column = threadIdx.x % per_row * 4;
   const bool active = threadIdx.x < rows * per_row;
   float4 part[kBlocks];
@@ -157,13 +153,14 @@ __global__ void __launch_bounds__(kThreads)
 // Keys and values of BM tokens x CN columns. NORM: results are divided by the root of epsilon plus the
 // mean of `square_tiles` sums in `squares`.
 template <typename T, int TERMS, int RANK, int BM, int CN, int UN, bool K_MAJOR, bool WIDE_X,
-          bool WIDE_W, bool NORM>
-__global__ void __launch_bounds__(kThreads)
+          bool WIDE_W, bool NORM, int THREADS>
+__global__ void __launch_bounds__(THREADS)
     mla_kv_split_up(const T* latent, const T* w_up_k, const T* w_up_v, const float* squares,
                     const T* k_pe, T* out0, T* out1, const __grid_constant__ Sizes a,
                     int square_tiles, float epsilon) {
   constexpr int step = 32 / sizeof(T), depth = step * ceil_div(RANK, step);
-  typedef Grouped<MmaShape<T, TERMS, BM, CN, depth, 2, (BM < 32 ? BM : 32), UN, K_MAJOR, WIDE_X, WIDE_W>>
+  typedef Grouped<MmaShape<T, TERMS, BM, CN, depth, 2, (BM < 32 ? BM : 32), UN, K_MAJOR, WIDE_X, WIDE_W>,
+                  THREADS>
       S;
   constexpr int pitch = CN + 8, size = BM * pitch;
   extern __shared__ __align__(16) unsigned char memory[];
@@ -178,21 +175,14 @@ __global__ void __launch_bounds__(kThreads)
   const int64 first = static_cast<int64>(blockIdx.x % a.token_tiles) * BM;
   const int count = static_cast<int>(min(static_cast<int64>(BM), a.tokens - first));
 
-  if constexpr (K_MAJOR)
-    fill<T, CN, depth, S::w_pitch, kThreads, WIDE_W>(weight, columns, RANK, w_up, [&](int n, int k) {
-      return w_up + weight_column(side, n0 + n) + k * side.row;
-    });
-  else
-    fill<T, depth, CN, S::w_pitch, kThreads, WIDE_W>(weight, RANK, columns, w_up, [&](int k, int n) {
-      return w_up + weight_column(side, n0 + n) + k * side.row;
-    });
+  fill_weight<S, THREADS>(weight, w_up, side, n0, columns, 0, RANK);
   wait_for_previous_kernel();
   let_next_kernel_start();
-  fill<T, BM, depth, S::x_pitch, kThreads, WIDE_X>(
+  fill<T, BM, depth, S::x_pitch, THREADS, WIDE_X>(
       x, count, RANK, latent, [&](int row, int k) { return latent + (first + row) * RANK + k; });
   __shared__ float scales[BM];
   if constexpr (NORM) {
-    for (int row = threadIdx.x; row < count; row += kThreads) {
+    for (int row = threadIdx.x; row < count; row += THREADS) {
       float sum = 0.0f;
       for (int i = 0; i < square_tiles; ++i) sum += squares[i * a.tokens + first + row];
       scales[row] = 1.0f / sqrtf(sum / RANK + epsilon);
@@ -204,7 +194,7 @@ __global__ void __launch_bounds__(kThreads)
   __syncthreads();
   T* const out = second ? out1 : out0;
 #pragma unroll 1
-  for (int i = threadIdx.x; i < count * (CN / 4); i += kThreads) {
+  for (int i = threadIdx.x; i < count * (CN / 4); i += THREADS) {
     const int row = i / (CN / 4), column = i % (CN / 4) * 4;
     if (column >= columns) continue;
     const float4 sum = sum_of_groups<S::groups, size>(sums + row * pitch + column);
@@ -240,5 +230,5 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
   if (!second)
-    append_rope(a, k_pe, out0, first, count, n0, CN, static_cast<int>(threadIdx.x), kThreads);
+    append_rope(a, k_pe, out0, first, count, n0, CN, static_cast<int>(threadIdx.x), THREADS);
 }

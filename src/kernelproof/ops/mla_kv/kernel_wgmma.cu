@@ -224,33 +224,14 @@ __global__ void __launch_bounds__(384, 1)
             d[4 * i + j] *= n < side.columns ? scale[j / 2] * widen(norm_weight[n]) : 0.0f;
           }
       }
-      constexpr int wide = out_columns(NORM), pieces = wide / 8;  // of 16 bytes in a row
+      constexpr int wide = out_columns(NORM);
 #pragma unroll
       for (int h = 0; h < kColumns / wide; ++h) {
-        __syncwarp();
-#pragma unroll
-        for (int j = 0; j < wide / 16; ++j) {
-          const float* v = d + h * (wide / 2) + j * 8;
-          const int row = lane % 16, piece = 2 * j + lane / 16;
-          store_matrices(staged + row * (2 * wide) + ((piece ^ (row & 7)) << 4),
-                         packed(v[0], v[1], T()), packed(v[2], v[3], T()), packed(v[4], v[5], T()),
-                         packed(v[6], v[7], T()));
-        }
-        __syncwarp();
-        const int piece = lane % pieces, n = n0 + wide * h + 8 * piece;
-        if (n < side.columns) {
-          T* to = (second ? out1 : out0) + out_column(side, n) + first * side.out_token;
-#pragma unroll
-          for (int i = 0; i < pieces / 2; ++i) {
-            const int row = i * (32 / pieces) + lane / pieces;
-            uint4 v;
-            asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                         : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                         : "r"(staged + row * (2 * wide) + ((piece ^ (row & 7)) << 4))
-                         : "memory");
-            if (row < count) *reinterpret_cast<uint4*>(to + row * side.out_token) = v;
-          }
-        }
+        const int n = n0 + wide * h + own_columns<wide>();
+        const bool inside = n < side.columns;
+        T* const to = (second ? out1 : out0) + (inside ? out_column(side, n) : 0);
+        write_tokens<wide>(staged, d, h * (wide / 2), to + first * side.out_token, side.out_token,
+                           count, inside);
       }
     }
   }
