@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -139,11 +141,20 @@ def poison() -> Any:
         ((16, 7168, 512, 128, 128, 128), dict(dtype=BF16, form="packed_in", rope=64), "decode"),
         ((8, 7168, 512, 128, 128, 128), dict(dtype=BF16, form="packed"), "decode"),
         ((9, 7168, 512, 128, 128, 128), dict(dtype=BF16, form="packed"), "wgmma"),
+        ((16, 2048, 512, 16, 128, 128), dict(dtype=BF16), "split"),
+        ((16, 2048, 512, 16, 128, 128), dict(dtype=BF16, form="packed", norm=True), "split"),
+        ((17, 2048, 512, 16, 128, 128), dict(dtype=BF16), "library"),
+        ((8, 2048, 512, 16, 128, 128), dict(dtype=BF16), "decode"),
         ((17, 7168, 512, 128, 128, 128), dict(dtype=BF16), "library"),
-        ((16, 2048, 512, 16, 128, 128), {}, "few"),
+        ((8, 2048, 512, 16, 128, 128), {}, "few"),
+        ((8, 2048, 512, 16, 128, 128), dict(form="packed"), "split"),
+        ((16, 2048, 512, 16, 128, 128), {}, "split"),
+        ((33, 2048, 512, 16, 128, 128), {}, "library"),
+        ((333, 1000, 100, 5, 60, 60), {}, "split"),
         ((2048, 2048, 512, 16, 128, 128), {}, "parts"),
         ((2048, 1536, 8, 16, 64, 64), dict(dtype=F16), "thin"),
-        ((16, 333, 77, 3, 21, 21), dict(dtype=F16), "small"),
+        ((16, 333, 77, 3, 21, 21), dict(dtype=F16), "cluster"),
+        ((8, 333, 77, 3, 21, 21), dict(dtype=F16), "small"),
         ((256, 2048, 512, 16, 128, 128), dict(dtype=BF16), "library"),
         ((256, 2048, 512, 16, 128, 128), dict(dtype=BF16, form="packed", rope=64), "mma"),
         ((16, 7168, 512, 128, 128, 128), dict(dtype=F32), "library"),
@@ -209,6 +220,13 @@ def test_options_that_do_not_fit(change: dict[str, Any], words: str) -> None:
 
 
 # -- sources ---------------------------------------------------------------------------------------
+
+
+def test_no_source_has_what_older_compilers_refuse() -> None:
+    """NVRTC 13.0 takes a lambda with a parameter of type auto for a function of the host."""
+    for source in Path(cuda.__file__).parent.glob("*.cu*"):
+        assert not re.search(r"\]\s*\([^)]*\bauto\b", source.read_text()), source.name
+
 
 COMPILED = [
     *((sizes, {}) for sizes in ((33, 61, 19, 3, 11, 11), (385, 256, 48, 4, 32, 32))),

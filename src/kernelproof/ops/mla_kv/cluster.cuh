@@ -79,24 +79,30 @@ __device__ void fill(T* shared, int rows, int columns, const T* anything, From f
   }
 }
 
-// `terms` rows from k0 on of `columns` columns from n0 on of a weight, as MmaShape S has them.
+// `terms` rows from k0 on of `columns` columns from n0 on of a weight, as MmaShape S has them; column n
+// starts at column(n).
+template <typename S, int THREADS, typename Column>
+__device__ void fill_columns(typename S::T* shared, const typename S::T* w, const Side& side, int n0,
+                             int columns, int k0, int terms, Column column) {
+  typedef typename S::T T;
+  if constexpr (S::K_MAJOR)
+    fill<T, S::BN, S::BK, S::w_pitch, THREADS, S::WIDE_W>(
+        shared, columns, terms, w,
+        [&](int n, int k) { return w + column(n0 + n) + (k0 + k) * side.row; });
+  else
+    fill<T, S::BK, S::BN, S::w_pitch, THREADS, S::WIDE_W>(
+        shared, terms, columns, w,
+        [&](int k, int n) { return w + column(n0 + n) + (k0 + k) * side.row; });
+}
+
 template <typename S, int THREADS>
 __device__ void fill_weight(typename S::T* shared, const typename S::T* w, const Side& side, int n0,
                             int columns, int k0, int terms) {
-  typedef typename S::T T;
-  auto fill_from = [&](auto column) {
-    if constexpr (S::K_MAJOR)
-      fill<T, S::BN, S::BK, S::w_pitch, THREADS, S::WIDE_W>(
-          shared, columns, terms, w,
-          [&](int n, int k) { return w + column(n0 + n) + (k0 + k) * side.row; });
-    else
-      fill<T, S::BK, S::BN, S::w_pitch, THREADS, S::WIDE_W>(
-          shared, terms, columns, w,
-          [&](int k, int n) { return w + column(n0 + n) + (k0 + k) * side.row; });
-  };
   // Divisions by the width of a head take longer than the copies.
   if (side.head == side.width * side.column || side.columns == side.width)
-    fill_from([&](int n) { return n * side.column; });
+    fill_columns<S, THREADS>(shared, w, side, n0, columns, k0, terms,
+                             [&](int n) { return n * side.column; });
   else
-    fill_from([&](int n) { return weight_column(side, n); });
+    fill_columns<S, THREADS>(shared, w, side, n0, columns, k0, terms,
+                             [&](int n) { return weight_column(side, n); });
 }

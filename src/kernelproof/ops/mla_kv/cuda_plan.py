@@ -240,11 +240,11 @@ DESIGNS = (
 def _candidates(n: Operands) -> tuple[str, ...]:
     """Designs by preference, of which the first that fits is taken (measured on an H200)."""
     if n.dtype in (torch.float16, torch.bfloat16):
-        few = ("decode", "thin", "narrow", "small")
+        few = ("cluster", "split", "decode", "thin", "narrow", "small", "pair")
         if n.norm and n.tokens < _NORM_TOKENS:
             return (*few, "mma", "product")
         return (*few, "library", "wgmma", "mma", "product")
-    return ("registers", "small", "few", "fused", "parts", "library", "mma", "product")
+    return ("registers", "small", "split", "few", "fused", "parts", "library", "mma", "product")
 
 
 @functools.lru_cache(maxsize=1024)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import torch
 
+from kernelproof.ops.mla_kv.cuda_few import few
 from kernelproof.ops.mla_kv.cuda_operands import (
     C_TYPES,
     NO_SIDE,
@@ -13,10 +14,13 @@ from kernelproof.ops.mla_kv.cuda_operands import (
     down_side,
     packed_sizes,
 )
+from kernelproof.ops.mla_kv.cuda_parts import parts
 from kernelproof.ops.mla_kv.cuda_steps import Device, Launch, Plan, ceil_div, tile_counts
 
 _BLOCKS = 8  # kBlocks of kernel_split.cu
 _SHARED_LIMIT = 227 * 1024 - 512
+# Of a tile of w_down and of w_up, as measured on an H200.
+_RANK_ELEMENTS, _COLUMN_BYTES = (1 << 14) - 1, (1 << 17) - 1
 
 
 class Split(NamedTuple):
@@ -29,18 +33,35 @@ class Split(NamedTuple):
 
 
 def form_of(n: Operands, device: Device) -> Split:
-    """The largest tiles that still give most multiprocessors one."""
+    """The widest tiles, up to a size, that still give nearly half of the multiprocessors one."""
     tokens = 16 if n.tokens <= 16 else 32
     tiles = ceil_div(n.tokens, tokens)
+    share = ceil_div(n.model, _BLOCKS)
 
-    def widest(columns: tuple[int, ...], blocks: int) -> int:
+    def widest(columns: tuple[int, ...], blocks: int, most: int) -> int:
         for width in (64, 32):
-            count = sum(ceil_div(c, width) for c in columns)
-            if 2 * tiles * count * blocks > device.multiprocessors:
+            count = tiles * blocks * sum(ceil_div(c, width) for c in columns)
+            if width <= most and 2.2 * count >= device.multiprocessors:
                 return width
         return 16
 
-    return Split(tokens, widest((n.rank,), _BLOCKS), widest((n.up[0].columns, n.up[1].columns), 1))
+    rank = widest((n.rank,), _BLOCKS, _RANK_ELEMENTS // max(share, 1))
+    most = _COLUMN_BYTES // (n.rank * n.size)
+    columns = widest((n.up[0].columns, n.up[1].columns), 1, most)
+    return Split(tokens, rank, columns, 512 if n.size == 4 else 256)
+
+
+def _fastest(n: Operands, device: Device) -> bool:
+    """As measured on an H200."""
+    weights = n.rank * (n.model + n.columns) * n.size
+    if n.size == 2:
+        return 8 < n.tokens <= 16 and n.rank > 128 and weights <= 8 << 20
+    if n.tokens > 32:  # a long sum over little, for which a matrix library has too few blocks
+        short = n.tokens > 512 or n.model < 512 or weights > 1 << 20
+        return not short and n.tokens >= 128 and parts(n, device) is None
+    if weights > 16 << 20:
+        return False
+    return n.tokens > 8 or few(n, device) is None
 
 
 def _warp_columns(tokens: int, columns: int, threads: int) -> int:
@@ -49,9 +70,7 @@ def _warp_columns(tokens: int, columns: int, threads: int) -> int:
     return max(16, columns * rows // (threads // 32))
 
 
-def _shared_bytes(
-    n: Operands, form: Split, columns: int, depth: int, along_depth: bool
-) -> int:
+def _shared_bytes(n: Operands, form: Split, columns: int, depth: int, along_depth: bool) -> int:
     pad, tokens = 16 // n.size, form.tokens
     rows = max(1, tokens // 32)
     warps = rows * (columns // _warp_columns(tokens, columns, form.threads))
@@ -74,7 +93,7 @@ def split(
     k, v = n.up
     if k.along_depth != v.along_depth or (n.norm and n.dtype == torch.float16):
         return None  # latents before their norm may be too large for float16
-    if not asked:
+    if not asked and not _fastest(n, device):
         return None
     form = form or form_of(n, device)
     step = 32 // n.size
