@@ -38,7 +38,7 @@ from kernelproof.ops.mla_kv.cuda_steps import Device
 OPS = Path(gated.__file__).parents[1]
 STATEMENT = re.compile(
     r"__syncthreads\(\);|__syncwarp\(\);|__syncthreads_or\((?P<or>[^()]*)\)|wait_copies<[^>]*>\(\);"
-    r"|wait_copies_but_last\(\);|workers_sync\(\);|cluster_sync\(\);|wait_at_barrier\([^()]*\);"
+    r"|wait_copies_but_last\(\);|workers_sync\(\);|cluster_(sync|meet)\(\);|wait_at_barrier\([^()]*\);"
     r"|product_wait<[^>]+>\(\);|show_products\(\);|barrier_wait\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\);"
     r"|asm volatile\(\"(cp\.async\.commit_group;\\n\\t)?cp\.async\.wait_(all|group [^;]*);\""
     r"[^;]*\);"
@@ -267,8 +267,22 @@ _DECODE = [
     _mla(9, 128, 256, 512, "decode", torch.float16, heads=1, multiprocessors=4),
     _mla(3, 136, 512, 1032, "decode", torch.float16, heads=1, along_depth=True, multiprocessors=8),
 ]
+_CLUSTER = [
+    _mla(20, 77, 41, 24, "cluster", torch.bfloat16, norm=True, multiprocessors=16),
+    _mla(9, 24, 8, 24, "cluster", infinite=True, multiprocessors=8),
+]
+_PAIR = [
+    _mla(50, 520, 72, 128, "pair", torch.bfloat16, heads=1, norm=True, multiprocessors=16),
+    _mla(130, 704, 136, 520, "pair", torch.float16, heads=1, multiprocessors=4),
+    _mla(60, 64, 64, 320, "pair", torch.float16, heads=1, along_depth=True, multiprocessors=1),
+]
+_SPLIT = [
+    _mla(9, 136, 40, 24, "split", torch.bfloat16, norm=True, multiprocessors=32),
+    _mla(9, 24, 8, 24, "split", infinite=True, multiprocessors=8),
+]
 _WGMMA = [
     _mla(128, 328, 256, 64, "wgmma", torch.bfloat16, heads=1, norm=True, multiprocessors=1),
+    _mla(250, 72, 512, 64, "wgmma", torch.float16, heads=1, norm=True, multiprocessors=2),
     _mla(130, 64, 328, 64, "wgmma", torch.float16, heads=1, multiprocessors=2, cluster=2),
     _mla(5, 64, 64, 64, "wgmma", torch.float16, heads=1, multiprocessors=2),
 ]
@@ -327,6 +341,9 @@ WORK: dict[str, list[Callable[[], Any]]] = {
     "mla_kv/kernel_mma.cu": [_mla(5, 700, 48, 16, "mma", torch.bfloat16, norm=True)],
     "mla_kv/kernel_decode.cu": _DECODE,
     "mla_kv/kernel_wgmma.cu": _WGMMA,
+    "mla_kv/kernel_cluster.cu": _CLUSTER,
+    "mla_kv/kernel_pair.cu": _PAIR,
+    "mla_kv/kernel_split.cu": _SPLIT,
     "mla_kv/kernel_narrow.cu": _NARROW,
     "mla_kv/kernel_few.cu": [
         _mla(1, 136, 64, 128, "few", heads=1, multiprocessors=2),

@@ -41,6 +41,14 @@ def kept() -> tuple[Forms[str], Tensor, Tensor]:
     return forms, x, y
 
 
+def test_a_parameter_is_remembered_as_such() -> None:
+    weight, forms = torch.nn.Parameter(torch.zeros(3), requires_grad=False), Forms[str]()
+    forms.keep(1.0, "seen", weight)
+    assert forms.find(1.0, torch.nn.Parameter(torch.ones(3), requires_grad=False)) == "seen"
+    assert forms.find(1.0, torch.ones(3)) is None
+    assert forms.find(1.0, torch.nn.Parameter(torch.ones(3))) is None
+
+
 def test_other_tensors_of_the_form_are_found() -> None:
     forms, x, y = kept()
     assert forms.find(1.0, x, y) == "seen"

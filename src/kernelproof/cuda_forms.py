@@ -21,6 +21,8 @@ _MOST_OF_A_KEY = 8
 # gradient is wanted, and the dispatch keys, those of the thread included. Where PyTorch has them no
 # longer, nothing is remembered.
 _Guards: Any = getattr(getattr(torch._C._dynamo, "guards", None), "TensorGuards", None)
+# Of these types none takes part in the dispatch. A form has one of them for each tensor.
+_PLAIN = (Tensor, torch.nn.Parameter)
 
 _modes = torch._C._len_torch_dispatch_stack
 _function_modes = torch._C._len_torch_function_stack
@@ -48,7 +50,7 @@ class Forms(Generic[_T]):
     def keep(self, key: Hashable, what: _T, *tensors: Tensor) -> None:
         """Keep ``what`` for tensors of this form, where nothing takes part in the dispatch but the
         tensors themselves."""
-        if _Guards is None or not undisturbed() or any(type(t) is not Tensor for t in tensors):
+        if _Guards is None or not undisturbed() or any(type(t) not in _PLAIN for t in tensors):
             return
         if torch._C._functorch.peek_interpreter_stack() is not None:
             return

@@ -347,7 +347,31 @@ CALLS: dict[str, list[Callable[[], None]]] = {
         lambda: mla_of("wgmma", (5, 72, 72, 72), F16, rope=8, multiprocessors=2),
         lambda: mla_of("wgmma", (5, 72, 328, 64), BF16, linear=True, multiprocessors=2),
         lambda: mla_of("wgmma", (128, 264, 256, 72), BF16, norm=True, multiprocessors=1),
+        lambda: mla_of("wgmma", (250, 72, 512, 64), F16, norm=True, multiprocessors=2),
         wgmma_in_pairs,
+    ],
+    # Elements one by one, and 16 bytes at a time; two clusters.
+    "mla_kv_cluster": [
+        lambda: mla_of("cluster", (20, 77, 41, 27), BF16, norm=True, rope=3, multiprocessors=16),
+        lambda: mla_of("cluster", (18, 136, 72, 40), linear=True, multiprocessors=16),
+    ],
+    # One warpgroup and two, more steps than stages, and several tiles for each block.
+    "mla_kv_pair_down": [
+        lambda: mla_of("pair", (50, 520, 72, 64), BF16, norm=True, multiprocessors=16),
+        lambda: mla_of("pair", (130, 1160, 136, 72), F16, linear=True, multiprocessors=8),
+    ],
+    "mla_kv_pair_up": [
+        lambda: mla_of("pair", (50, 72, 72, 200), BF16, norm=True, rope=8, multiprocessors=2),
+        lambda: mla_of("pair", (130, 72, 136, 264), F16, linear=True, multiprocessors=4),
+    ],
+    # Groups of warps that share the terms, and none; the norm.
+    "mla_kv_split_down": [
+        lambda: mla_of("split", (9, 136, 40, 24), norm=True, rope=8, multiprocessors=32),
+        lambda: mla_of("split", (33, 77, 41, 27), BF16, multiprocessors=8),
+    ],
+    "mla_kv_split_up": [
+        lambda: mla_of("split", (9, 136, 40, 24), BF16, norm=True, multiprocessors=32),
+        lambda: mla_of("split", (33, 77, 41, 27), linear=True, multiprocessors=8),
     ],
     # Blocks of 64 tokens and of 128, each with more than one unit, and more steps than stages.
     "mla_kv_narrow": [
@@ -387,7 +411,9 @@ CALLS: dict[str, list[Callable[[], None]]] = {
 
 
 HOPPER = (
-    "mla_kv_decode", "mla_kv_few", "mla_kv_narrow", "mla_kv_parts", "mla_kv_thin", "mla_kv_wgmma",
+    "mla_kv_cluster", "mla_kv_decode", "mla_kv_few", "mla_kv_narrow", "mla_kv_pair_down",
+    "mla_kv_pair_up", "mla_kv_parts", "mla_kv_split_down", "mla_kv_split_up", "mla_kv_thin",
+    "mla_kv_wgmma",
     "chunked", "gate_keys", "ends", "scan", "gradients_in_chunks", "gradients_of_some",
     "attend_wgmma", "widen_values", "prepare_wgmma",
 )  # fmt: skip

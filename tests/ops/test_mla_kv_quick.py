@@ -11,6 +11,7 @@ from test_mla_kv_cuda import call
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from kernelproof.cuda_forms import Forms
 from kernelproof.ops.mla_kv import contract, mla_kv, quick
 
 F32 = torch.float32
@@ -19,8 +20,7 @@ F32 = torch.float32
 @pytest.fixture
 def long_way(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Counts the calls that go through `contract.run`; no form is known."""
-    monkeypatch.setattr(quick, "_known", known := {})
-    monkeypatch.setattr(contract, "FORMS", known)
+    monkeypatch.setattr(contract, "FORMS", Forms())
     with mock.patch.object(contract, "run", wraps=contract.run) as counted:
         yield counted
 
@@ -31,14 +31,14 @@ def operands(device: str = "cpu", **options: Any) -> tuple[list[Tensor], dict[st
 
 def test_guards_tell_every_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     """A form that is remembered for operands on the CPU, where it cannot be launched."""
-    monkeypatch.setattr(quick, "_known", known := {})
-    monkeypatch.setattr(contract, "FORMS", known)
+    monkeypatch.setattr(contract, "FORMS", Forms())
     monkeypatch.setattr(quick.cuda, "runner", lambda *_: lambda *given: "ran")
     given, _ = operands()
     names = dict(zip(quick._NAMES, (*given, None, None), strict=True))
     key = (given[0].shape, 2)
     quick.remember(key, names, {})
-    assert contract.again(known[key], tuple(given)) == "ran"
+    known = contract.FORMS.find(key, *given)
+    assert known is not None and known(*given) == "ran"
     hidden, down, k, v = given
 
     class Wrapped(Tensor):
@@ -50,16 +50,16 @@ def test_guards_tell_every_difference(monkeypatch: pytest.MonkeyPatch) -> None:
         (hidden, down.clone().requires_grad_(), k, v), (hidden.as_subclass(Wrapped), down, k, v),
         (hidden, torch.nn.Parameter(down, requires_grad=False), k, v),
     ):  # fmt: skip
-        assert contract.again(known[key], other) is None
+        assert contract.FORMS.find(key, *other) is None
 
     class Watching(TorchDispatchMode):
         def __torch_dispatch__(self, f: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             return f(*args, **(kwargs or {}))
 
     with Watching():
-        assert contract.again(known[key], tuple(given)) is None
+        assert contract.FORMS.find(key, *given) is None
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert contract.again(known[key], tuple(given)) is None
+        assert contract.FORMS.find(key, *given) is None
 
 
 def test_nothing_is_remembered_on_the_cpu(long_way: Any) -> None:
@@ -67,7 +67,7 @@ def test_nothing_is_remembered_on_the_cpu(long_way: Any) -> None:
     for _ in range(2):
         mla_kv(*given, kv_heads=2)
     del options
-    assert not quick._known and long_way.call_count == 2
+    assert not contract.FORMS._kept and long_way.call_count == 2
 
 
 @pytest.mark.gpu
@@ -80,7 +80,7 @@ def test_gpu_second_calls_are_quick_and_the_same(long_way: Any, options: dict[st
     rope = options.get("rope", 0)
     given, more = call(24, 64, 16, 2, 8, 8 + rope, device="cuda", **options)
     first = mla_kv(*given, **more)
-    assert long_way.call_count == 1 and len(quick._known) == 1
+    assert long_way.call_count == 1 and len(contract.FORMS._kept) == 1
     for number in range(3):
         fresh = [t.clone() for t in given]
         fresh[0] = fresh[0] * (number + 1)
@@ -114,7 +114,7 @@ def test_gpu_what_differs_takes_the_long_way(long_way: Any) -> None:
     trained = down.clone().requires_grad_()
     out = mla_kv(hidden, trained, k, v, **more)
     out.sum().backward()
-    assert trained.grad is not None and len(quick._known) == 1
+    assert trained.grad is not None and len(contract.FORMS._kept) == 1
     turned = k.t().contiguous().t()
     assert torch.allclose(mla_kv(hidden, down, turned, v, **more), want, atol=1e-5)
     with pytest.raises(TypeError):

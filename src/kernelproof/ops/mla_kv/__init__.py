@@ -130,12 +130,12 @@ def mla_kv(
         key = (
             hidden.shape, kv_heads, norm_eps, layout, accuracy, norm_weight is None, k_pe is None
         )  # fmt: skip
-        forms = contract.FORMS.get(key)
-        if forms is not None and contract.nobody_counts():
+        if contract.nobody_counts():
             given: tuple[Tensor, ...] = (hidden, w_down, w_up_k, w_up_v)
             if norm_weight is not None or k_pe is not None:
                 given += tuple(t for t in (norm_weight, k_pe) if t is not None)
-            done: Tensor | tuple[Tensor, Tensor] | None = contract.again(forms, given)
+            known = contract.FORMS.find(key, *given)
+            done: Tensor | tuple[Tensor, Tensor] | None = known(*given) if known else None
             if done is not None:
                 return done
     if weights != "in_out" or w_up_v is None or k_dim is not None:

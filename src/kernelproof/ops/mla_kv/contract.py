@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernelproof.cuda_forms import Forms
 from kernelproof.ops.mla_kv import backward
 from kernelproof.ops.mla_kv.layout import (
     Sizes,
@@ -171,20 +172,10 @@ def nobody_watches() -> bool:
     )
 
 
-Forms = list[tuple[Callable[..., bool], Callable[..., Any]]]
-# Forms of calls that have been met (quick.py), by sizes of hidden and options: whether operands are
-# those of the form, and the call, which gives None where one does not start at a multiple of 16
+# Calls on CUDA that have been met (quick.py), by sizes of hidden and options, and the operands that
+# there are: what makes such a call, and gives None where one does not start at a multiple of 16
 # bytes.
-FORMS: dict[tuple[Any, ...], Forms] = {}
-
-
-def again(forms: Forms, given: tuple[Tensor, ...]) -> Any:
-    """The result of a call on the operands ``given``, those that are there, if its form is among
-    ``forms``; else None."""
-    for alike, run in forms:
-        if alike(*given):
-            return run(*given)
-    return None
+FORMS: Forms[Callable[..., Any]] = Forms()
 
 
 def nobody_counts() -> bool:

@@ -33,6 +33,8 @@ _WGMMA_TILE = (128, 256)
 _WGMMA_STAGES, _WGMMA_SKEW = 4, 2
 # Fewer tiles leave most multiprocessors idle.
 _WGMMA_TILES = 64
+# Tiles of the rank that a cluster can have for its norm: each loads an equal part of the tokens.
+_NORM_CLUSTERS = (1, 2, 4)
 # Most tokens with which mla_kv_decode is faster than separate products, on an H200; fewer where the
 # weights lie as those of linear layers.
 _DECODE_TOKENS, _DECODE_TOKENS_LINEAR = 16, 8
@@ -81,7 +83,7 @@ def _ends(n: Operands) -> tuple[str | None, ...]:
 class Wgmma(NamedTuple):
     """One product by mla_kv_wgmma: operands by name, and what `packed_sizes` takes.
 
-    ``norm``: 0, 1 to multiply by norm_weight and sum squares, 2 to divide by the roots of the sums.
+    ``norm``: whether results go through the norm; then ``cluster`` blocks have all their columns.
     """
 
     x_map: Map
@@ -94,28 +96,28 @@ class Wgmma(NamedTuple):
     outs: tuple[str, str]
     k_pe: Rows | None
     early: bool
-    norm: int
+    norm: bool
+    cluster: int
 
 
-def wgmma(n: Operands, device: Device, product: Wgmma, cluster: int = 1) -> Launch:
+def wgmma(n: Operands, device: Device, product: Wgmma) -> Launch:
     counts = tile_counts(n.tokens, product.sides, _WGMMA_TILE)
     sizes = packed_sizes(
         product.rows, product.depth, product.depth, product.sides, counts, n.size, product.k_pe
     )
-    flags = ", ".join(str(flag).lower() for flag in (product.k_major, product.early))
-    name = (
-        f"mla_kv_wgmma<{C_TYPES[n.dtype]}, {_WGMMA_STAGES}, {_WGMMA_SKEW}, {cluster}, {flags}, "
-        f"{product.norm}>"
-    )
+    cluster = product.cluster
+    flags = ", ".join(str(flag).lower() for flag in (product.k_major, product.early, product.norm))
+    name = f"mla_kv_wgmma<{C_TYPES[n.dtype]}, {_WGMMA_STAGES}, {_WGMMA_SKEW}, {cluster}, {flags}>"
     k_pe = "k_pe" if product.k_pe is not None else None
-    norm = (
-        "norm_weight" if product.norm == 1 else None, "squares" if product.norm else None,
-        ceil_div(n.rank, _WGMMA_TILE[1]), n.rank, float(n.epsilon),
+    norm = "norm_weight" if product.norm else None
+    args = (
+        product.x_map, *product.maps, *product.outs, k_pe, sizes, *product.folds, norm,
+        float(n.epsilon),
     )  # fmt: skip
-    args = (product.x_map, *product.maps, *product.outs, k_pe, sizes, *product.folds, *norm)
-    tiles = ceil_div(counts[0], cluster) * (counts[1] + counts[2])
+    tiles = counts[0] if product.norm else ceil_div(counts[0], cluster) * (counts[1] + counts[2])
     grid = cluster * min(device.multiprocessors // cluster, tiles)
-    shared = _WGMMA_STAGES * 48 * 1024 + 8 * 4096 + 1024
+    staged = 16 * 2 * (64 if product.norm else 128)  # of a warp
+    shared = _WGMMA_STAGES * 48 * 1024 + 8 * staged + 1024
     return Launch("kernel_wgmma.cu", name, args, grid, 384, shared, cluster=cluster)
 
 
@@ -125,13 +127,18 @@ def _own_down(n: Operands, device: Device) -> Wgmma | None:
     one_stride = rows.number == rows.inner or rows.number == 1
     if not (one_stride and rows.wide(n.size) and n.down.wide(n.size)):
         return None
-    if n.norm and n.dtype != torch.bfloat16:
-        return None  # latents before their norm may be too large for float16
+    tiles = ceil_div(n.rank, _WGMMA_TILE[1])
+    if n.norm and tiles not in _NORM_CLUSTERS:
+        return None
+    cluster = tiles if n.norm else 1
     weight = tensor_map("w_down", n.down, n.size, 64)
-    x_map = Map("hidden", (n.model, n.tokens), (rows.inner_stride * n.size,), (64, _WGMMA_TILE[0]))
+    x_map = Map(
+        "hidden", (n.model, n.tokens), (rows.inner_stride * n.size,),
+        (64, _WGMMA_TILE[0] // cluster),
+    )  # fmt: skip
     return Wgmma(
         x_map, (weight, weight), (n.rank, n.rank), n.down.along_depth, rows, n.model,
-        (down_side(n), NO_SIDE), ("latent", "latent"), None, False, 1 if n.norm else 0,
+        (down_side(n), NO_SIDE), ("latent", "latent"), None, False, n.norm, cluster,
     )  # fmt: skip
 
 
@@ -154,8 +161,8 @@ def prefill(
 
     Args:
         asked: also for few tiles.
-        own_down: whether the first is by mla_kv_wgmma as well, with the norm in both; else the
-            matrix library does it, and mla_kv_latent the norm.
+        own_down: whether the first is by mla_kv_wgmma as well, with the norm; else the matrix
+            library does it, and mla_kv_latent the norm.
     """
     if device.capability[0] != 9 or n.dtype not in _SIXTEEN or n.rank % 8 or not n.rank:
         return None
@@ -173,17 +180,14 @@ def prefill(
     x_map = Map("latent", (n.rank, n.tokens), (n.rank * n.size,), (64, _WGMMA_TILE[0]))
     outs = ("out0", "out0" if n.layout == "stacked" else "out1")
     up = Wgmma(
-        x_map, *maps, n.up[0].along_depth, n.hidden, n.rank, n.sides(), outs, n.k_pe, True,
-        2 if n.norm and down is not None else 0,
+        x_map, *maps, n.up[0].along_depth, n.hidden, n.rank, n.sides(), outs, n.k_pe, True, False,
+        cluster,
     )  # fmt: skip
-    last = wgmma(n, device, up, cluster)
+    last = wgmma(n, device, up)
     count = n.tokens * n.rank
     scratch = [("latent", count, n.dtype)]
     if down is not None:
-        if n.norm:
-            squares = ceil_div(n.rank, _WGMMA_TILE[1]) * n.tokens
-            scratch.append(("squares", squares, torch.float32))
-        steps: tuple[Launch | Library, ...] = (wgmma(n, device, down, cluster), last)
+        steps: tuple[Launch | Library, ...] = (wgmma(n, device, down), last)
         why = "many tokens: wgmma for both products, results written while others are formed"
         return Plan("wgmma", steps, tuple(scratch), why)
     if n.norm:

@@ -6,6 +6,7 @@ import functools
 
 import torch
 
+from kernelproof.ops.mla_kv.cuda_cluster import cluster
 from kernelproof.ops.mla_kv.cuda_few import few
 from kernelproof.ops.mla_kv.cuda_hopper import decode, prefill
 from kernelproof.ops.mla_kv.cuda_mma import Product, block_plan, mma, products
@@ -16,8 +17,10 @@ from kernelproof.ops.mla_kv.cuda_operands import (
     down_side,
     packed_sizes,
 )
+from kernelproof.ops.mla_kv.cuda_pair import pair
 from kernelproof.ops.mla_kv.cuda_parts import parts
 from kernelproof.ops.mla_kv.cuda_small import small
+from kernelproof.ops.mla_kv.cuda_split import split
 from kernelproof.ops.mla_kv.cuda_steps import (
     H200,
     Device,
@@ -219,8 +222,10 @@ DESIGNS = (
     "fused",
     "block",
     "decode",
-    "stream",
-    "persistent",
+    "narrow",
+    "cluster",
+    "pair",
+    "split",
     "wgmma",
     "small",
     "thin",
@@ -235,11 +240,11 @@ DESIGNS = (
 def _candidates(n: Operands) -> tuple[str, ...]:
     """Designs by preference, of which the first that fits is taken (measured on an H200)."""
     if n.dtype in (torch.float16, torch.bfloat16):
-        few = ("decode", "thin", "narrow", "small")
+        few = ("cluster", "split", "decode", "thin", "narrow", "small", "pair")
         if n.norm and n.tokens < _NORM_TOKENS:
             return (*few, "mma", "product")
         return (*few, "library", "wgmma", "mma", "product")
-    return ("registers", "small", "few", "fused", "parts", "library", "mma", "product")
+    return ("registers", "small", "split", "few", "fused", "parts", "library", "mma", "product")
 
 
 @functools.lru_cache(maxsize=1024)
@@ -265,6 +270,12 @@ def plan(n: Operands, device: Device = H200, design: str | None = None) -> Plan:
             chosen = decode(n, device)
         elif name == "narrow":
             chosen = narrow(n, device, design is not None)
+        elif name == "cluster":
+            chosen = cluster(n, device, design is not None)
+        elif name == "pair":
+            chosen = pair(n, device, design is not None)
+        elif name == "split":
+            chosen = split(n, device, design is not None)
         elif name == "wgmma":
             chosen = prefill(n, device, design is not None)
         elif name == "small":

@@ -2,8 +2,7 @@
 
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
+#include "common.cuh"
 
 // A CUtensorMap of the driver, which NVRTC has no header for.
 struct alignas(64) TensorMap {
@@ -77,6 +76,29 @@ __device__ __forceinline__ void load_box_to(unsigned to, const TensorMap* map, i
       : "memory");
 }
 
+__device__ __forceinline__ void load_box_to(unsigned to, const TensorMap* map, int x, int y,
+                                            unsigned barrier, unsigned short blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to),
+      "l"(map), "r"(barrier), "r"(x), "r"(y), "h"(blocks)
+      : "memory");
+}
+
+// To the same place in block `rank` of the cluster, whose barrier counts the four bytes.
+__device__ __forceinline__ void store_to_block(unsigned to, unsigned barrier, unsigned rank,
+                                               float value) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 place, bar;\n"
+      "mapa.shared::cluster.u32 place, %0, %2;\n"
+      "mapa.shared::cluster.u32 bar, %1, %2;\n"
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [place], %3, [bar];\n"
+      "}" ::"r"(to),
+      "r"(barrier), "r"(rank), "f"(value)
+      : "memory");
+}
+
 __device__ __forceinline__ unsigned cluster_rank() {
   unsigned rank;
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
@@ -105,6 +127,44 @@ __device__ __forceinline__ void store_matrices(unsigned to, unsigned r0, unsigne
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
                "r"(r0), "r"(r1), "r"(r2), "r"(r3)
                : "memory");
+}
+
+// Which of COLUMNS columns this lane writes, eight of them, in `write_tokens`.
+template <int COLUMNS>
+__device__ __forceinline__ int own_columns() {
+  return threadIdx.x % (COLUMNS / 8) * 8;
+}
+
+// 16 tokens x COLUMNS of a warp, which lie in d[from], ... as an accumulator of wgmma or mma.sync: a lane
+// has columns 8 i + 2 (lane % 4) and the next one of rows lane / 4 and 8 more. They go through `staged`,
+// 32 * COLUMNS bytes of the warp, so that whole lines leave. `out`: the first token at this lane's
+// own_columns, which are inside the tensor or not; `step`: from token to token, of which there are `count`.
+template <int COLUMNS, typename T, int N>
+__device__ __forceinline__ void write_tokens(unsigned staged, const float (&d)[N], int from, T* out,
+                                             long long step, int count, bool inside) {
+  constexpr int pieces = COLUMNS / 8, rows = 32 / pieces;  // of 16 bytes in a row; at a time
+  const int lane = threadIdx.x % 32;
+  __syncwarp();
+#pragma unroll
+  for (int j = 0; j < COLUMNS / 16; ++j) {
+    const float* v = d + from + j * 8;
+    const int row = lane % 16, piece = 2 * j + lane / 16;
+    store_matrices(staged + row * (2 * COLUMNS) + ((piece ^ (row & 7)) << 4),
+                   packed(v[0], v[1], T()), packed(v[2], v[3], T()), packed(v[4], v[5], T()),
+                   packed(v[6], v[7], T()));
+  }
+  __syncwarp();
+  if (!inside) return;
+#pragma unroll
+  for (int i = 0; i < 16 / rows; ++i) {
+    const int row = i * rows + lane / pieces, piece = lane % pieces;
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(staged + row * (2 * COLUMNS) + ((piece ^ (row & 7)) << 4))
+                 : "memory");
+    if (row < count) *reinterpret_cast<uint4*>(out + row * step) = v;
+  }
 }
 
 __device__ __forceinline__ void product_fence() {

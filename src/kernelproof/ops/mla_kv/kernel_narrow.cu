@@ -208,31 +208,10 @@ __global__ void __launch_bounds__(kThreads, 1)
       product_wait<0>();
       product_ready(d);
       release(last);
-      __syncwarp();
-#pragma unroll
-      for (int j = 0; j < own / 16; ++j) {
-        const float* v = d + j * 8;
-        const int row = lane % 16, piece = 2 * j + lane / 16;
-        store_matrices(staged + row * (own * 2) + ((piece ^ (row & 7)) << 4),
-                       packed(v[0], v[1], T()), packed(v[2], v[3], T()), packed(v[4], v[5], T()),
-                       packed(v[6], v[7], T()));
-      }
-      __syncwarp();
-      constexpr int pieces = own / 8;
-      const int piece = lane % pieces, n = n0 + 8 * piece;
-      if (n < side.columns) {
-        T* to = (second ? out1 : out0) + out_column(side, n) + first * side.out_token;
-#pragma unroll
-        for (int i = 0; i < pieces / 2; ++i) {
-          const int row = i * (32 / pieces) + lane / pieces;
-          uint4 v;
-          asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                       : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                       : "r"(staged + row * (own * 2) + ((piece ^ (row & 7)) << 4))
-                       : "memory");
-          if (row < rows) *reinterpret_cast<uint4*>(to + row * side.out_token) = v;
-        }
-      }
+      const int n = n0 + own_columns<own>();
+      const bool inside = n < side.columns;
+      T* const to = (second ? out1 : out0) + (inside ? out_column(side, n) : 0);
+      write_tokens<own>(staged, d, 0, to + first * side.out_token, side.out_token, rows, inside);
     }
   }
   }

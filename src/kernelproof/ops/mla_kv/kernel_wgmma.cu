@@ -10,8 +10,8 @@
 constexpr int kTokens = 128, kColumns = 256, kDepth = 64;
 constexpr int kTokenBytes = kTokens * kDepth * 2, kWeightBytes = kColumns * kDepth * 2;
 constexpr int kStageBytes = kTokenBytes + kWeightBytes;
-// Per warp: 16 tokens x 128 columns on their way out.
-constexpr int kStagedBytes = 16 * 128 * 2;
+// Columns on their way out at a time, of the 16 tokens of a warp; fewer where a norm needs the room.
+__host__ __device__ constexpr int out_columns(bool norm) { return norm ? 64 : 128; }
 
 // x_map: (depth, token). w_map: (column of a head, head, depth), or K_MAJOR: (depth, column of a
 // head, head), where `fold` columns make a head. All maps have boxes of 64 x 64 elements, that of
@@ -19,22 +19,22 @@ constexpr int kStagedBytes = 16 * 128 * 2;
 // CLUSTER: 2 has pairs of blocks take neighbouring tiles of tokens, and each load half of the
 // weights for both.
 // EARLY: the previous kernel in the stream does not write the weights, so they are read at once.
-// NORM: what is done of an RMS norm between two products. kNormFirst: results are multiplied by
-// norm_weight, and `squares` [column tile][token] gets the sum of squares of what they were before.
-// kNormSecond: the results of a token are divided by the root of epsilon plus the mean of its
-// `square_tiles` sums in `squares`, over `rank` values.
-constexpr int kNormFirst = 1, kNormSecond = 2;
-
-template <typename T, int STAGES, int SKEW, int CLUSTER, bool K_MAJOR, bool EARLY, int NORM>
+// NORM: results go through an RMS norm. Then a cluster has all tiles of columns of its tokens: each
+// block loads its part of the tokens for all (boxes of 64 x 128 / CLUSTER), and they exchange the sums
+// of squares of a token.
+template <typename T, int STAGES, int SKEW, int CLUSTER, bool K_MAJOR, bool EARLY, bool NORM>
 __global__ void __launch_bounds__(384, 1)
     mla_kv_wgmma(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w0_map,
                  const __grid_constant__ TensorMap w1_map, T* out0, T* out1, const T* k_pe,
                  const __grid_constant__ Sizes a, int fold0, int fold1, const T* norm_weight,
-                 float* squares, int square_tiles, int rank_of_norm, float epsilon) {
+                 float epsilon) {
   extern __shared__ unsigned char memory[];
-  __shared__ __align__(8) unsigned long long barriers[2 * STAGES];
+  __shared__ __align__(8) unsigned long long barriers[2 * STAGES + 2 * NORM];
+  // Of two tiles in turn: sums of squares of each token, from every block of the cluster.
+  __shared__ float squares[NORM ? 2 * CLUSTER * kTokens : 1];
   const unsigned base = (shared_offset(memory) + 1023) & ~1023u;
   const unsigned full = shared_offset(barriers), empty = full + 8 * STAGES;
+  const unsigned exchanged = empty + 8 * STAGES;
   const unsigned rank = CLUSTER > 1 ? cluster_rank() : 0;
   const int group = threadIdx.x / 128;
   if (threadIdx.x == 0) {
@@ -42,13 +42,22 @@ __global__ void __launch_bounds__(384, 1)
       barrier_init(full + 8 * s, 1);
       barrier_init(empty + 8 * s, 2 * CLUSTER);
     }
+    if constexpr (NORM) {
+      barrier_init(exchanged, 1);
+      barrier_init(exchanged + 8, 1);
+    }
     barrier_init_done();
   }
   __syncthreads();
   if (CLUSTER > 1) cluster_sync();
   // A tile here is that of a cluster.
-  const int rows = (a.token_tiles + CLUSTER - 1) / CLUSTER;
-  const int tiles = rows * (a.tiles0 + a.tiles1);
+  constexpr int token_blocks = NORM ? 1 : CLUSTER;  // blocks of a cluster with different tokens
+  const int rows = (a.token_tiles + token_blocks - 1) / token_blocks;
+  const int tiles = NORM ? rows : rows * (a.tiles0 + a.tiles1);
+  auto columns_of = [&](int tile) { return NORM ? static_cast<int>(rank) : tile / rows; };
+  auto tokens_of = [&](int tile) {
+    return NORM ? tile : tile % rows * CLUSTER + static_cast<int>(rank);
+  };
   const int tile0 = blockIdx.x / CLUSTER, tile_step = gridDim.x / CLUSTER;
   const int steps = static_cast<int>((a.depth + kDepth - 1) / kDepth);
 
@@ -58,29 +67,30 @@ __global__ void __launch_bounds__(384, 1)
       prefetch_map(&x_map);
       prefetch_map(&w0_map);
       prefetch_map(&w1_map);
-      constexpr int boxes = kColumns / 64 / CLUSTER;
+      constexpr int boxes = kColumns / 64 / token_blocks;
+      const unsigned part = NORM ? 0 : rank;
       const TensorMap* map = nullptr;
       int d[boxes], head[boxes];
       auto take_tile = [&](int tile) {
-        const int c = tile / rows;
+        const int c = columns_of(tile);
         const bool second = c >= a.tiles0;
         const int fold = second ? fold1 : fold0;
         map = second ? &w1_map : &w0_map;
 #pragma unroll
         for (int i = 0; i < boxes; ++i) {
-          const int n = (second ? c - a.tiles0 : c) * kColumns + 64 * (rank * boxes + i);
+          const int n = (second ? c - a.tiles0 : c) * kColumns + 64 * (part * boxes + i);
           head[i] = n / fold;
           d[i] = n - head[i] * fold;
         }
       };
       auto load_weights = [&](int step, int stage) {
-        const unsigned to = base + stage * kStageBytes + kTokenBytes + rank * (boxes * 8192);
+        const unsigned to = base + stage * kStageBytes + kTokenBytes + part * (boxes * 8192);
         const unsigned barrier = full + 8 * stage;
 #pragma unroll
         for (int i = 0; i < boxes; ++i) {
           const int x = K_MAJOR ? step * kDepth : d[i], y = K_MAJOR ? d[i] : head[i];
           const int z = K_MAJOR ? head[i] : step * kDepth;
-          if constexpr (CLUSTER > 1)
+          if constexpr (token_blocks > 1)
             load_box_to(to + i * 8192, map, x, y, z, barrier, (1 << CLUSTER) - 1);
           else
             load_box(to + i * 8192, map, x, y, z, barrier);
@@ -99,7 +109,7 @@ __global__ void __launch_bounds__(384, 1)
       let_next_kernel_start();
       int stage = 0, parity = 1, it = 0;
       for (int tile = tile0; tile < tiles; tile += tile_step) {
-        const int token = (tile % rows * CLUSTER + static_cast<int>(rank)) * kTokens;
+        const int token = tokens_of(tile) * kTokens;
         if (it > 0) take_tile(tile);
         for (int step = 0; step < steps; ++step, ++it) {
           if (it >= early) {
@@ -107,16 +117,22 @@ __global__ void __launch_bounds__(384, 1)
             barrier_expect(full + 8 * stage, kStageBytes);
             load_weights(step, stage);
           }
-          load_box(base + stage * kStageBytes, &x_map, step * kDepth, token, full + 8 * stage);
+          const unsigned to = base + stage * kStageBytes;
+          if constexpr (NORM && CLUSTER > 1) {
+            constexpr int mine = kTokens / CLUSTER;
+            load_box_to(to + rank * (mine * kDepth * 2), &x_map, step * kDepth,
+                        token + static_cast<int>(rank) * mine, full + 8 * stage, (1 << CLUSTER) - 1);
+          } else {
+            load_box(to, &x_map, step * kDepth, token, full + 8 * stage);
+          }
           if (++stage == STAGES) stage = 0, parity ^= 1;
         }
       }
     } else if (threadIdx.x >= 32 && a.rope != 0) {
       wait_for_previous_kernel();
       for (int tile = tile0; tile < tiles; tile += tile_step) {
-        const int c = tile / rows;
-        const int64 first =
-            static_cast<int64>(tile % rows * CLUSTER + static_cast<int>(rank)) * kTokens;
+        const int c = columns_of(tile);
+        const int64 first = static_cast<int64>(tokens_of(tile)) * kTokens;
         const int count = static_cast<int>(min(static_cast<int64>(kTokens), a.tokens - first));
         if (c < a.tiles0)
           append_rope(a, k_pe, out0, first, count, c * kColumns, kColumns, threadIdx.x - 32, 96);
@@ -126,7 +142,7 @@ __global__ void __launch_bounds__(384, 1)
     asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
     wait_for_previous_kernel();
     const int consumer = group - 1, lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
-    const unsigned staged = base + STAGES * kStageBytes + (consumer * 4 + warp) * kStagedBytes;
+    const unsigned staged = base + STAGES * kStageBytes + (consumer * 4 + warp) * (16 * 2 * out_columns(NORM));
     if (consumer == 1 && SKEW > 0 && tile0 < tiles) asm volatile("bar.sync 1, 256;" ::: "memory");
     const int skew = min(SKEW, steps);
     auto release = [&](int stage) {
@@ -137,28 +153,18 @@ __global__ void __launch_bounds__(384, 1)
         barrier_arrive(empty + 8 * stage);
       }
     };
-    int stage = 0, parity = 0, last = 0, it = 0;
+    int stage = 0, parity = 0, last = 0, it = 0, number = 0;
     float d[kColumns / 2];
-    for (int tile = tile0; tile < tiles; tile += tile_step) {
-      const int c = tile / rows;
+    for (int tile = tile0; tile < tiles; tile += tile_step, ++number) {
+      const int c = columns_of(tile);
       const bool second = c >= a.tiles0;
       const Side& side = a.side[second];
       const int n0 = (second ? c - a.tiles0 : c) * kColumns;
       const int64 first =
-          static_cast<int64>(tile % rows * CLUSTER + static_cast<int>(rank)) * kTokens +
-          consumer * 64 + warp * 16;
+          static_cast<int64>(tokens_of(tile)) * kTokens + consumer * 64 + warp * 16;
       const int count = static_cast<int>(max(min(static_cast<int64>(16), a.tokens - first), 0ll));
-      float square[2][2] = {};  // loaded now, so that they are there after the product
-      if constexpr (NORM == kNormSecond) {
-#pragma unroll
-        for (int j = 0; j < 2; ++j)
-#pragma unroll
-          for (int i = 0; i < 2; ++i)
-            if (lane / 4 + 8 * j < count && i < square_tiles)
-              asm volatile("ld.global.f32 %0, [%1];"
-                           : "=f"(square[j][i])
-                           : "l"(squares + i * a.tokens + first + lane / 4 + 8 * j));
-      }
+      if (NORM && CLUSTER > 1 && threadIdx.x == 128)
+        barrier_expect(exchanged + 8 * (number & 1), CLUSTER * kTokens * 4);
       for (int step = 0; step < steps; ++step) {
         barrier_wait(full + 8 * stage, parity);
         const unsigned x = base + stage * kStageBytes + consumer * (64 * 128);
@@ -184,62 +190,48 @@ __global__ void __launch_bounds__(384, 1)
       release(last);
 
       // This lane has columns 8 i + 2 (lane % 4) and the next one of rows lane / 4 and 8 more.
-      if constexpr (NORM == kNormFirst) {
-        float square[2] = {0.0f, 0.0f};
+      if constexpr (NORM) {
+        float scale[2] = {0.0f, 0.0f};
+#pragma unroll
+        for (int i = 0; i < kColumns / 2; ++i) scale[i / 2 % 2] += d[i] * d[i];
+        const int half = number & 1, row = consumer * 64 + warp * 16 + lane / 4;
+        const unsigned slots = shared_offset(squares + half * CLUSTER * kTokens);
+        static_assert(CLUSTER <= 4, "four lanes have a token");
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          scale[j] += __shfl_xor_sync(~0u, scale[j], 1);
+          scale[j] += __shfl_xor_sync(~0u, scale[j], 2);
+          if (CLUSTER > 1 && lane % 4 < CLUSTER)  // a lane for each block
+            store_to_block(slots + 4 * (rank * kTokens + row + 8 * j), exchanged + 8 * half,
+                           lane % 4, scale[j]);
+        }
+        if (CLUSTER > 1) barrier_wait(exchanged + 8 * half, number / 2 & 1);
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          float sum = CLUSTER > 1 ? 0.0f : scale[j];
+          if constexpr (CLUSTER > 1) {
+#pragma unroll
+            for (int b = 0; b < CLUSTER; ++b)
+              sum += squares[(half * CLUSTER + b) * kTokens + row + 8 * j];
+          }
+          scale[j] = 1.0f / sqrtf(sum / side.columns + epsilon);
+        }
 #pragma unroll
         for (int i = 0; i < kColumns / 8; ++i)
 #pragma unroll
           for (int j = 0; j < 4; ++j) {
             const int n = n0 + 8 * i + lane % 4 * 2 + j % 2;
-            square[j / 2] += d[4 * i + j] * d[4 * i + j];
-            d[4 * i + j] *= n < side.columns ? widen(norm_weight[n]) : 0.0f;
+            d[4 * i + j] *= n < side.columns ? scale[j / 2] * widen(norm_weight[n]) : 0.0f;
           }
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          square[j] += __shfl_xor_sync(~0u, square[j], 1);
-          square[j] += __shfl_xor_sync(~0u, square[j], 2);
-          const int row = lane / 4 + 8 * j;
-          if (lane % 4 == 0 && row < count) squares[n0 / kColumns * a.tokens + first + row] = square[j];
-        }
       }
-      if constexpr (NORM == kNormSecond) {
-        float scale[2];
+      constexpr int wide = out_columns(NORM);
 #pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          const int row = lane / 4 + 8 * j;
-          float sum = square[j][0] + square[j][1];
-          for (int i = 2; i < square_tiles; ++i)
-            if (row < count) sum += squares[i * a.tokens + first + row];
-          scale[j] = 1.0f / sqrtf(sum / rank_of_norm + epsilon);
-        }
-#pragma unroll
-        for (int i = 0; i < kColumns / 2; ++i) d[i] *= scale[i / 2 % 2];
-      }
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        __syncwarp();
-#pragma unroll
-        for (int j = 0; j < 8; ++j) {
-          const float* v = d + h * 64 + j * 8;
-          const int row = lane % 16, piece = 2 * j + lane / 16;
-          store_matrices(staged + row * 256 + ((piece ^ (row & 7)) << 4), packed(v[0], v[1], T()),
-                         packed(v[2], v[3], T()), packed(v[4], v[5], T()), packed(v[6], v[7], T()));
-        }
-        __syncwarp();
-        const int piece = lane % 16, n = n0 + 128 * h + 8 * piece;
-        if (n < side.columns) {
-          T* to = (second ? out1 : out0) + out_column(side, n) + first * side.out_token;
-#pragma unroll
-          for (int i = 0; i < 8; ++i) {
-            const int row = 2 * i + lane / 16;
-            uint4 v;
-            asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                         : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                         : "r"(staged + row * 256 + ((piece ^ (row & 7)) << 4))
-                         : "memory");
-            if (row < count) *reinterpret_cast<uint4*>(to + row * side.out_token) = v;
-          }
-        }
+      for (int h = 0; h < kColumns / wide; ++h) {
+        const int n = n0 + wide * h + own_columns<wide>();
+        const bool inside = n < side.columns;
+        T* const to = (second ? out1 : out0) + (inside ? out_column(side, n) : 0);
+        write_tokens<wide>(staged, d, h * (wide / 2), to + first * side.out_token, side.out_token,
+                           count, inside);
       }
     }
   }

@@ -318,6 +318,29 @@ struct MmaTile {
           fw[n][i] += 0x1000u;
         else
           split(fw[n][i], fw[n][i], wl[n][i]);
+    if constexpr (S::TERMS == 3 && MT * NT <= 4) {
+      // One of the three products after the other, so that none waits for the one before it.
+      float part[MT][NT][4] = {};
+#pragma unroll
+      for (int product = 0; product < 3; ++product)
+#pragma unroll
+        for (int m = 0; m < MT; ++m)
+#pragma unroll
+          for (int n = 0; n < NT; ++n) {
+            const int p = n / 2, q = n % 2 * 2;
+            if (product == 1)
+              multiply(part[m][n], fx[m], wl[p][q], wl[p][q + 1], T());
+            else
+              multiply(part[m][n], product == 0 ? xl[m] : fx[m], fw[p][q], fw[p][q + 1], T());
+          }
+#pragma unroll
+      for (int m = 0; m < MT; ++m)
+#pragma unroll
+        for (int n = 0; n < NT; ++n)
+#pragma unroll
+          for (int i = 0; i < 4; ++i) sum[m][n][i] += part[m][n][i];
+      return;
+    }
 #pragma unroll
     for (int m = 0; m < MT; ++m)
 #pragma unroll

@@ -1,9 +1,7 @@
 """Calls on CUDA of a form that has been met, in less host time.
 
-The first call of a form goes through `contract.run`, which checks and chooses. What it found holds
-for every call whose operands are alike: of the same types, dtypes, devices, sizes and strides, with
-no gradients to be formed. That is one question to PyTorch's own guards of compiled code, which ask
-it in C++; where this PyTorch has none, no form is remembered.
+The first call of a form (`kernelproof.cuda_forms`) goes through `contract.run`, which checks and
+chooses. What it found holds for every call whose operands are alike.
 """
 
 from __future__ import annotations
@@ -19,41 +17,20 @@ from kernelproof.cuda import launches_are_taken
 from kernelproof.ops.mla_kv import contract, cuda, tuning
 from kernelproof.ops.mla_kv.cuda_steps import Launch, Map
 
-# Forms that are remembered for one key, and keys.
-_FORMS, _KEYS = 8, 1024
 _NAMES = ("hidden", "w_down", "w_up_k", "w_up_v", "norm_weight", "k_pe")
-_known = contract.FORMS
-
-
-@functools.cache
-def _guards() -> Any:
-    try:
-        from torch._C._dynamo.guards import TensorGuards
-    except ImportError:
-        return None
-    return TensorGuards
 
 
 def remember(key: tuple[Any, ...], operands: dict[str, Tensor | None], options: Any) -> None:
     """Keeps the form of a call that `cuda.project_cuda` has made, if it can be."""
-    guards = _guards()
     names = tuple(name for name in _NAMES if operands[name] is not None)
     given = tuple(t for t in operands.values() if t is not None)
-    known = _known.get(key, [])
-    if guards is None or tuning.on or launches_are_taken() or len(known) >= _FORMS:
+    if tuning.on or launches_are_taken() or any(t.data_ptr() % 16 for t in given):
         return
-    if any(t.data_ptr() % 16 for t in given):
+    if contract.FORMS.find(key, *given) is not None:  # but this call could not be made that way
         return
     run = cuda.runner(operands, options, names)
-    if run is None or len(_known) >= _KEYS:
-        return
-    alike = guards(
-        *given,
-        dynamic_dims_sizes=[list(t.shape) for t in given],
-        dynamic_dims_strides=[list(t.stride()) for t in given],
-    ).check
-    if alike(*given):
-        _known.setdefault(key, known).append((alike, run))
+    if run is not None:
+        contract.FORMS.keep(key, run, *given)
 
 
 def single(
