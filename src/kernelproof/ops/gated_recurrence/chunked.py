@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from kernelproof.cuda import Kernel
-from kernelproof.ops.gated_recurrence.call import Call
+from kernelproof.ops.gated_recurrence.call import Call, Launch
 from kernelproof.ops.gated_recurrence.config import KEY_GATE, VALUE_GATE, types
 
 _SOURCE = Path(__file__).parent / "chunked.cu"
@@ -311,57 +311,39 @@ def _in_units(sizes: Sequence[int], strides: Sequence[int], unit: int) -> bool:
     return strides[3] == 1 and all(n <= 1 or s % unit == 0 for n, s in outer)
 
 
-def launch(plan: Plan, call: Call, scale: float, y: Tensor) -> None:
-    """Run ``plan``: write y and, if given, the last state."""
-    for one in launches(plan, call, scale, y):
-        one.kernel(
-            *one.arguments, grid=one.grid, block=one.block, shared=one.shared,
-            programmatic=one.overlaps,
-        )  # fmt: skip
+def scratch_bytes(plan: Plan) -> tuple[int, ...]:
+    """Bytes of what launches hand on: ends of segments and their decays; of what `gate_keys.cu`
+    makes, operands, products and decays. 0 for what there is not."""
+    c, segments = plan.chunks.config, plan.numbers[3]
+    count = plan.chains * (segments - 1)
+    width = plan.key_dim * c.by_key + plan.value_dim * c.by_column
+    pieces = plan.chains * -(-plan.numbers[0] // CHUNK) if c.prepared else 0
+    return (
+        4 * count * plan.key_dim * plan.value_dim,
+        4 * count * width,
+        pieces * 4 * CHUNK * c.key_dim * c.planes[0],
+        pieces * 512 * c.planes[1],
+        pieces * 4 * c.key_dim,
+    )
 
 
-class Launch(NamedTuple):
-    """One launch."""
-
-    kernel: Kernel
-    arguments: tuple[Any, ...]
-    grid: int
-    block: int
-    shared: int
-    overlaps: bool = False  # it may begin before the launch before it has ended
-
-
-def launches(plan: Plan, call: Call, scale: float, y: Tensor) -> list[Launch]:
-    """The launches of ``plan`` in order, with memory for what they hand on."""
+def launches(
+    plan: Plan, call: Call, scale: float, y: Tensor, scratch: Sequence[Tensor | None]
+) -> list[Launch]:
+    """The launches of ``plan`` in order, which write y and, if given, the last state.
+    ``scratch``: memory of `scratch_bytes`."""
     q, k, v, gate_k, gate_v, gate_head, initial, last, _, cu_seqlens = call
     made: list[Launch] = []
-    ends: Any = None
-    decays: Any = None
-    segments = plan.numbers[3]
-    if segments > 1:
-        count = plan.chains * (segments - 1)
-        main = plan.chunks.config
-        width = plan.key_dim * main.by_key + plan.value_dim * main.by_column
-        ends = v.new_empty(count * plan.key_dim * plan.value_dim, dtype=torch.float32)
-        decays = v.new_empty(count * width, dtype=torch.float32)
-    operands: Any = None
-    products: Any = None
-    chunk_decays: Any = None
     c = plan.chunks.config
     if c.prepared:
-        pieces = plan.chains * -(-plan.numbers[0] // CHUNK)
-        operands = v.new_empty(pieces * 4 * CHUNK * c.key_dim * c.planes[0], dtype=torch.uint8)
-        products = v.new_empty(pieces * c.planes[1] * 128, dtype=torch.int32)
-        chunk_decays = v.new_empty(pieces * c.key_dim, dtype=torch.float32)
-        arguments = (
-            q, k, gate_k, gate_head, operands, products, chunk_decays, *plan.numbers[:2],
-            plan.group, plan.strides,
+        arguments: tuple[Any, ...] = (
+            q, k, gate_k, gate_head, *scratch[2:], *plan.numbers[:2], plan.group, plan.strides,
         )  # fmt: skip
         kernel = _gate_keys(c.element, c.gate, c.gates, c.key_dim, c.precise)
-        made.append(Launch(kernel, arguments, pieces, c.key_dim // 2, 0))
+        pieces = plan.chains * -(-plan.numbers[0] // CHUNK)
+        made.append(Launch(kernel, arguments, pieces, c.key_dim // 2))
     arguments = (
-        q, k, v, gate_k, gate_v, gate_head, initial, y, last, ends, decays, operands, products,
-        chunk_decays, cu_seqlens, *plan.numbers,
+        q, k, v, gate_k, gate_v, gate_head, initial, y, last, *scratch, cu_seqlens, *plan.numbers,
         int(cu_seqlens is not None and cu_seqlens.dtype == torch.int64), plan.group, scale,
         plan.strides,
     )  # fmt: skip
