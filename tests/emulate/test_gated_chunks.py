@@ -140,6 +140,61 @@ def test_forms(form: dict[str, Any], lead: int | None) -> None:
     assert_close(emulated(given, state, lead), exact(given, state))
 
 
+def among_nan(x: Tensor | None) -> Tensor | None:
+    """The same values inside a tensor that is NaN everywhere else."""
+    if x is None:
+        return None
+    around = torch.full((*x.shape[:2], x.shape[2] + 1, *(n + 16 for n in x.shape[3:])), torch.nan)
+    inside = around.to(x.dtype)[:, :, :-1]
+    inside = inside[..., 8:-8] if x.dim() == 4 else inside
+    return inside.copy_(x)
+
+
+@pytest.mark.parametrize(
+    ("form", "lead"),
+    [
+        ({"steps": 83, "gates": "k", "key_dim": 72, "value_dim": 40, "heads": 2}, 48),
+        ({"steps": 37, "gates": "h", "key_dim": 48, "value_dim": 80, "batch": 2}, 16),
+        ({"steps": 37, "gates": "k", "key_dim": 40, "value_dim": 136, "family": "large"}, 16),
+        ({"steps": 37, "gates": "v", "key_dim": 104, "value_dim": 200, "family": "large"}, 16),
+        ({"steps": 37, "gates": "k", "key_dim": 136, "value_dim": 72, "family": "large"}, 16),
+        ({"steps": 37, "gates": "h", "key_dim": 248, "value_dim": 72}, 16),
+        ({"steps": 37, "gates": "kv", "key_dim": 72, "value_dim": 40, "family": "large"}, 16),
+        (
+            {"steps": 37, "gates": "v", "key_dim": 40, "value_dim": 72, "log": True,
+             "gate_dtype": torch.bfloat16}, 16,
+        ),
+        (
+            {"steps": 37, "gates": "k", "key_dim": 68, "value_dim": 36, "family": "large",
+             "dtype": torch.float32}, 16,
+        ),
+        (
+            {"steps": 37, "gates": "vh", "key_dim": 36, "value_dim": 132, "family": "large",
+             "dtype": torch.float32}, 16,
+        ),
+        ({"steps": 37, "gates": "k", "key_dim": 136, "value_dim": 36, "dtype": torch.float32}, 16),
+        ({"steps": 37, "gates": "kv", "key_dim": 40, "value_dim": 72, "dtype": HALF}, 16),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_rows_and_columns_that_do_not_fill_a_block(form: dict[str, Any], lead: int) -> None:
+    """What lies beside them is not read, and a v of infinity goes through a chunk step by step."""
+    log = form.get("log", False)
+    given = [among_nan(x) for x in tensors(**form)]
+    _, k, v = given[:3]
+    assert k is not None and v is not None
+    state = torch.full((v.shape[0], v.shape[2], k.shape[3] + 2, v.shape[3] + 3), torch.nan)
+    state = state[:, :, 1:-1, 2:-1].copy_(torch.randn(state[:, :, 1:-1, 2:-1].shape))
+    assert_close(emulated(given, state, lead, log_gates=log), exact(given, state, log_gates=log))
+    v[:, 20, :, -1] = torch.inf
+    y, last = emulated(given, state, lead, log_gates=log)
+    want, end = exact(given, state, log_gates=log)
+    assert torch.equal(y.isfinite(), want.isfinite())
+    assert torch.equal(last.isfinite(), end.isfinite())
+    columns = slice(0, -1)
+    assert_close((y[..., columns], last[..., columns]), (want[..., columns], end[..., columns]))
+
+
 def test_packed_sequences_grouped_heads_and_logarithms() -> None:
     lengths = (0, 7, 26, 0)
     bounds = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int64)

@@ -14,6 +14,7 @@ from kernelproof.ops.gated_recurrence import chunked, explain, gated_recurrence
 
 GATES = {"k": 1, "v": 2, "h": 4}
 SIZES = list(itertools.product((64, 128, 256), (64, 128, 512)))
+TAILS = [(40, 64), (72, 40), (200, 136)]
 
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -24,10 +25,12 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_every_choice_fits_a_block(gates: str, gate_bytes: int, dtype: torch.dtype) -> None:
     bits = sum(GATES[letter] for letter in gates)
-    for (key_dim, value_dim), steps, precise in itertools.product(SIZES, (64, 5000), (False, True)):
+    sizes = SIZES + TAILS
+    for (key_dim, value_dim), steps, precise in itertools.product(sizes, (64, 5000), (False, True)):
         chosen = chunked.choose(
             "float", gate_bytes, bits, key_dim, value_dim, steps, dtype, precise
         )
+        key_dim, value_dim = chunked.whole(key_dim, value_dim)
         if gates == "kv" and key_dim == 256:
             assert chosen is None
             continue
@@ -41,7 +44,9 @@ def test_every_choice_fits_a_block(gates: str, gate_bytes: int, dtype: torch.dty
 
 
 @pytest.mark.parametrize(
-    "sizes", [(1, 63, 64), (1, 64, 40), (3, 256, 64), (1, 192, 64), (1, 512, 64)], ids=str
+    "sizes",
+    [(1, 63, 64), (1, 64, 36), (3, 256, 64), (3, 192, 64), (1, 264, 64), (4, 32, 64)],
+    ids=str,
 )
 def test_other_sizes_and_gates_are_left_to_the_general_kernel(sizes: tuple[int, int, int]) -> None:
     gates, key_dim, value_dim = sizes
@@ -101,7 +106,7 @@ def of(given: dict[str, Any], act: Any) -> dict[str, Any]:
 
 @gpu
 @pytest.mark.parametrize("gates", ["", "k", "v", "h", "kh", "vh"])
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("sizes", SIZES + TAILS, ids=str)
 @pytest.mark.parametrize("steps", [64, 131, 2100])
 def test_gpu_values(gates: str, sizes: tuple[int, int], steps: int) -> None:
     torch.manual_seed(steps)
@@ -143,13 +148,13 @@ def test_gpu_without_reduced_precision(gates: str, key_dim: int) -> None:
 @pytest.mark.parametrize(
     ("dtype", "bound"), [(torch.float32, 8e-7), (torch.float16, 5e-4)], ids=str
 )
-@pytest.mark.parametrize("sizes", [(64, 64), (128, 128), (256, 64)], ids=str)
+@pytest.mark.parametrize("sizes", [(64, 64), (128, 128), (256, 64), *TAILS], ids=str)
 def test_gpu_finer_elements(
     gates: str, dtype: torch.dtype, bound: float, sizes: tuple[int, int]
 ) -> None:
     torch.manual_seed(3)
     given = call(2100, gates, *sizes, dtype=dtype)
-    if gates == "kv" and sizes[0] == 256:
+    if gates == "kv" and sizes[0] > 128:
         assert "chunked.cu" not in explain(**given)
         return
     assert "chunked.cu" in explain(**given)

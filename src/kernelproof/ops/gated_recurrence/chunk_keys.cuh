@@ -109,7 +109,7 @@ __device__ __forceinline__ void hold_by_warps(const Arguments<C>& p, const Layou
   bfloat* y_at = y + lane / (2 * TILES) * y_step + lane % (2 * TILES) * 8;
   auto write = [&](const uint4 (&out)[TILES], int n) {
     constexpr int ROWS = 16 / TILES;  // to a round
-    if (n >= w.silent)
+    if (n >= w.silent && has_column(p, w.column + team * 16 * TILES + lane % (2 * TILES) * 8))
 #pragma unroll
       for (int i = 0; i < TILES; ++i)
         if (n * 16 + i * ROWS + lane / (2 * TILES) < steps)
@@ -259,7 +259,7 @@ __device__ __forceinline__ void hold_by_warps(const Arguments<C>& p, const Layou
 #pragma unroll
     for (int m = 0; m < TILES; ++m) {
       const int tile = w.column / 16 + team * TILES + m;
-      float4* const ends = p.ends + (at * (p.V / 16) + tile) * (C::K / 8 * 32) +
+      float4* const ends = p.ends + (at * (all_columns(p) / 16) + tile) * (C::K / 8 * 32) +
                            half_of_rows * (C::ROWS / 8 * 32) + lane;
 #pragma unroll
       for (int j = 0; j < C::ROWS / 8; ++j) {
@@ -274,6 +274,7 @@ __device__ __forceinline__ void hold_by_warps(const Arguments<C>& p, const Layou
 #pragma unroll
       for (int j = 0; j < C::ROWS / 8; ++j)
 #pragma unroll
-        for (int e = 0; e < 4; ++e) p.last[state_at<C>(w, s.last, m, j, e)] = f.s[m][j][e];
+        for (int e = 0; e < 4; ++e)
+          if (has_element(p, w, m, j, e)) p.last[state_at<C>(w, s.last, m, j, e)] = f.s[m][j][e];
   }
 }

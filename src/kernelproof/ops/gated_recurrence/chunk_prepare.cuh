@@ -199,6 +199,13 @@ __device__ __forceinline__ void prepare(const Arguments<C>& p, const Layout& s, 
   float heads[C::AHEAD + 1];        // this lane's gate of the head, of the chunks under way
   float2 total = make_float2(1.0f, 1.0f), growth = total;
   int copying = group % C::SLOTS, phase = 1, working = copying, ring_in = 0, ring_out = 0, shares = 0;
+  // Rows from `valid` on are zeros, and so are rows and columns that the state does not have.
+  auto of_rows = [&](int valid, int first, int unit, int bytes) {
+    return has_row(p, first + unit * (16 / bytes)) ? valid : 0;
+  };
+  auto of_columns = [&](int valid, int unit, int bytes) {
+    return has_column(p, w.column + unit * (16 / bytes)) ? valid : 0;
+  };
 
   for (int n = group; n < w.chunks + C::AHEAD * C::GROUPS; n += C::GROUPS) {
     if (C::HEAD)
@@ -211,27 +218,32 @@ __device__ __forceinline__ void prepare(const Arguments<C>& p, const Layout& s, 
 #pragma unroll
       for (int i = 0; i < PANELS; ++i)
         copy_rows<UNITS, 128, false, 16, C::PLANE>(slot + C::KEYS + (part + i) * C::PANEL,
-                                                   k + i * 64 * C::SIZE, k_row, lane, valid);
+                                                   k + i * 64 * C::SIZE, k_row, lane,
+                                                   of_rows(valid, (part + i) * 64, lane % UNITS, C::SIZE));
       k += stride * k_row;
       if (!C::ENDS) {
 #pragma unroll
         for (int i = 0; i < PANELS; ++i)
           copy_rows<UNITS, 128, false, 16, C::PLANE>(slot + C::Q + (part + i) * C::PANEL,
-                                                     q + i * 64 * C::SIZE, q_row, lane, valid);
+                                                     q + i * 64 * C::SIZE, q_row, lane,
+                                                     of_rows(valid, (part + i) * 64, lane % UNITS, C::SIZE));
         q += stride * q_row;
       }
       if (C::KEY) {
-        copy_rows<GATE_UNITS, 64 * C::GATE, false, 16>(ring + ring_in * 16 * 64 * C::GATE, gk,
-                                                       gk_row, lane, valid);
+        copy_rows<GATE_UNITS, 64 * C::GATE, false, 16>(
+            ring + ring_in * 16 * 64 * C::GATE, gk, gk_row, lane,
+            of_rows(valid, part * 64, lane % GATE_UNITS, C::GATE));
         gk += stride * gk_row;
         if (++ring_in == C::AHEAD + 1) ring_in = 0;
       }
       copy_rows<C::VALUE_ROW / 16, C::VALUE_ROW, C::SIZE == 4, 16 / C::PARTS>(
-          slot + C::VALUES + row0 * C::VALUE_ROW, v, v_row, lane, valid - row0, row0);
+          slot + C::VALUES + row0 * C::VALUE_ROW, v, v_row, lane,
+          of_columns(valid - row0, lane % (C::VALUE_ROW / 16), C::SIZE), row0);
       v += stride * v_row;
       if (C::VALUE) {
         copy_rows<C::GATE_ROW / 16, C::GATE_ROW, C::GATE == 4, 16 / C::PARTS>(
-            slot + C::GATE_TILE + row0 * C::GATE_ROW, gv, gv_row, lane, valid - row0, row0);
+            slot + C::GATE_TILE + row0 * C::GATE_ROW, gv, gv_row, lane,
+            of_columns(valid - row0, lane % (C::GATE_ROW / 16), C::GATE), row0);
         gv += stride * gv_row;
       }
       if (C::HEAD) {
@@ -427,8 +439,9 @@ __device__ __forceinline__ void fetch_prepared(const Arguments<C>& p, const Layo
       }
 #pragma unroll
       for (int i = 0; i < C::K; i += 128) copy16(slot + C::DECAYS + i * 4 + lane * 16, decays + i);
-      copy_rows<C::VALUE_ROW / 16, C::VALUE_ROW, C::SIZE == 4, 16>(slot + C::VALUES, v, v_row, lane,
-                                                         w.T - w.first - n * 16);
+      const bool there = has_column(p, w.column + lane % (C::VALUE_ROW / 16) * (16 / C::SIZE));
+      copy_rows<C::VALUE_ROW / 16, C::VALUE_ROW, C::SIZE == 4, 16>(
+          slot + C::VALUES, v, v_row, lane, there ? w.T - w.first - n * 16 : 0);
       operands += C::GROUPS * 2 * C::KEY_TILE, products += C::GROUPS * C::SUMMED * 32, decays += C::GROUPS * C::K;
       v += C::GROUPS * 16 * v_row;
       copying += C::GROUPS;

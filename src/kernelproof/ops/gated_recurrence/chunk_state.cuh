@@ -53,8 +53,9 @@ __device__ __noinline__ void walk(const Arguments<C>& p, const Layout& s, const 
     for (int m = 0; m < C::TILES; ++m)
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        value[m][r] = to_float(v[m * 16 + r * 8]);
-        gate[m][r] = C::VALUE ? to_float(gv[m * 16 + r * 8]) : 1.0f;
+        const bool there = has_column(p, column + m * 16 + r * 8);
+        value[m][r] = there ? to_float(v[m * 16 + r * 8]) : 0.0f;
+        gate[m][r] = C::VALUE && there ? to_float(gv[m * 16 + r * 8]) : 1.0f;
         if (C::HEAD && !C::KEY) gate[m][r] = C::VALUE ? joined(gate[m][r], head) : head;
         sum[m][r] = 0.0f;
       }
@@ -62,6 +63,7 @@ __device__ __noinline__ void walk(const Arguments<C>& p, const Layout& s, const 
     for (int j = 0; j < C::ROWS / 8; ++j)
 #pragma unroll
       for (int x = 0; x < 2; ++x) {
+        if (!has_row(p, row + j * 8 + x)) continue;
         const float key = to_float(k[j * 8 + x]);
         float key_gate = C::KEY ? to_float(gk[j * 8 + x]) : 1.0f;
         if (C::KEY && C::HEAD) key_gate = joined(key_gate, head);
@@ -197,13 +199,22 @@ struct ColumnGates {
   }
 };
 
-// Address of an element of a state (N, H, K, V).
+// An element of a state (N, H, K, V): its row and its column, its address, and whether there is such.
+template <class C>
+__device__ __forceinline__ int row_of(int j, int e) {
+  return half_of<C>() * C::ROWS + j * 8 + threadIdx.x % 4 * 2 + e % 2;
+}
+template <class C>
+__device__ __forceinline__ int column_of(const Work& w, int m, int e) {
+  return w.column + (team_of<C>() * C::TILES + m) * 16 + threadIdx.x % 32 / 4 + e / 2 * 8;
+}
 template <class C>
 __device__ __forceinline__ int64 state_at(const Work& w, const int64 (&s)[4], int m, int j, int e) {
-  const int lane = threadIdx.x % 32;
-  const int row = half_of<C>() * C::ROWS + j * 8 + lane % 4 * 2 + e % 2;
-  const int column = w.column + (team_of<C>() * C::TILES + m) * 16 + lane / 4 + e / 2 * 8;
-  return static_cast<int64>(w.n) * s[0] + w.h * s[1] + row * s[2] + column * s[3];
+  return static_cast<int64>(w.n) * s[0] + w.h * s[1] + row_of<C>(j, e) * s[2] + column_of<C>(w, m, e) * s[3];
+}
+template <class C>
+__device__ __forceinline__ bool has_element(const Arguments<C>& p, const Work& w, int m, int j, int e) {
+  return has_row(p, row_of<C>(j, e)) && has_column(p, column_of<C>(w, m, e));
 }
 
 // The state at the start of the block's first segment.
@@ -218,7 +229,7 @@ __device__ __forceinline__ void first_state(const Arguments<C>& p, const Layout&
     for (int j = 0; j < C::ROWS / 8; ++j)
 #pragma unroll
       for (int e = 0; e < 4; ++e)
-        f.s[m][j][e] = C::ENDS || p.initial == nullptr
+        f.s[m][j][e] = C::ENDS || p.initial == nullptr || !has_element(p, w, m, j, e)
                            ? 0.0f
                            : p.initial[state_at<C>(w, s.initial, m, j, e)];
   if (C::ENDS) return;
@@ -228,7 +239,8 @@ __device__ __forceinline__ void first_state(const Arguments<C>& p, const Layout&
 #pragma unroll
     for (int m = 0; m < C::TILES; ++m) {
       const int tile = w.column / 16 + team * C::TILES + m;
-      const float4* const ends = p.ends + (at * (p.V / 16) + tile) * (C::K / 8 * 32) + piece * 32 + lane;
+      const float4* const ends =
+          p.ends + (at * (all_columns(p) / 16) + tile) * (C::K / 8 * 32) + piece * 32 + lane;
       float column[2] = {1.0f, 1.0f};
       if (C::VALUE || !C::KEY)
         column[0] = decays[C::ROW_DECAYS + tile * 16 + lane / 4],

@@ -197,7 +197,7 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
   Element* y_at = y + lane / (2 * TILES) * y_step + lane % (2 * TILES) * 8;
   auto write = [&](const uint4 (&out)[TILES], int n) {
     constexpr int ROWS = 16 / TILES;  // to a round
-    if (n >= w.silent)
+    if (n >= w.silent && has_column(p, w.column + warp * 16 * TILES + lane % (2 * TILES) * 8))
 #pragma unroll
       for (int i = 0; i < TILES; ++i)
         if (n * 16 + i * ROWS + lane / (2 * TILES) < steps)
@@ -392,7 +392,7 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
 #pragma unroll
           for (int x = 0; x < 8; ++x) {
             const int t = n * 16 + x / 4 * 8 + c * 2 + x % 2;
-            if (t < steps)
+            if (t < steps && has_column(p, column_of<C>(w, m, x % 4)))
               reinterpret_cast<float*>(y)[t * y_step + m * 16 + lane / 4 + x / 2 % 2 * 8] =
                   p.scale * out[m][x / 4][x % 4];
           }
@@ -478,7 +478,7 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
 #pragma unroll
     for (int m = 0; m < TILES; ++m) {
       const int tile = w.column / 16 + warp * TILES + m;
-      float4* const ends = p.ends + (at * (p.V / 16) + tile) * (C::K / 8 * 32) + lane;
+      float4* const ends = p.ends + (at * (all_columns(p) / 16) + tile) * (C::K / 8 * 32) + lane;
 #pragma unroll
       for (int j = 0; j < C::K / 8; ++j) {
         const float(&x)[4] = f.s[m][j];
@@ -497,7 +497,8 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
 #pragma unroll
       for (int j = 0; j < C::K / 8; ++j)
 #pragma unroll
-        for (int e = 0; e < 4; ++e) p.last[state_at<C>(w, s.last, m, j, e)] = f.s[m][j][e];
+        for (int e = 0; e < 4; ++e)
+          if (has_element(p, w, m, j, e)) p.last[state_at<C>(w, s.last, m, j, e)] = f.s[m][j][e];
   }
 }
 
@@ -524,15 +525,15 @@ __global__ void __launch_bounds__(C::THREADS, 1)
             const typename C::Gate* gate_v, const typename C::Gate* gate_head, const float* initial,
             typename C::Element* y, float* last, float4* ends, float* decays, const char* operands,
             const uint4* products, const float* chunk_decays, const void* bounds, int T, int H,
-            int V, int segments, int lead, int length, int bounds_64, int group,
+            int V, int rows, int segments, int lead, int length, int bounds_64, int group,
             float scale,
             const __grid_constant__ Layout layout) {
   extern __shared__ __align__(1024) char memory[];
   const u32 shared = shared_address(memory);
   Arguments<C> p{q, k, v, gate_k, gate_v, gate_head, initial, y, last, ends, decays, operands, products,
-              chunk_decays, bounds, T, H, V, segments, lead, length, bounds_64, group, scale};
+              chunk_decays, bounds, T, H, V, rows, segments, lead, length, bounds_64, group, scale};
   // Blocks of a segment lie next to each other, those of the first one before all others.
-  const int tiles = V / C::COLUMNS, all = C::ENDS ? segments - 1 : segments;
+  const int tiles = all_columns(p) / C::COLUMNS, all = C::ENDS ? segments - 1 : segments;
   const int of_segment = gridDim.x / all, segment = blockIdx.x / of_segment;
   const int tile = blockIdx.x % of_segment % tiles;
   Work w;

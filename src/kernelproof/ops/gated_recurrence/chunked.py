@@ -24,6 +24,8 @@ _SHARED_LIMIT = 227 * 1024  # bytes that a block of sm_90 may have
 _MOST_SLOTS = 20
 # Below so many steps the general kernel is the faster one.
 _FEWEST_STEPS = 64
+# And so it is up to so many rows or columns, which do not fill half of what the kernels hold.
+_FEW_ROWS = 32
 # Steps of the first of two segments over those of the other, whose end and y take as long together
 # where both fit the GPU at once. More segments do not, and are best alike (measured on an H200).
 _LEAD = 1.7
@@ -47,6 +49,7 @@ class Config:
     halves: int = 1
     prepared: bool = False
     precise: bool = False
+    tails: bool = False
     slots: int = 0  # 0: as many as fit
 
     @property
@@ -122,7 +125,7 @@ class Config:
 @functools.cache
 def _kernel(c: Config) -> Kernel:
     numbers = (c.gates, c.key_dim, c.tiles, c.states, c.slots, c.preparers, c.ahead)
-    ends, *forms = ("true" if x else "false" for x in (c.ends, c.prepared, c.precise))
+    ends, *forms = ("true" if x else "false" for x in (c.ends, c.prepared, c.precise, c.tails))
     element = types(c.element, torch.float32, False)[0]
     arguments = [element, c.gate, *map(str, numbers), ends, str(c.halves), *forms, str(c.shared)]
     return Kernel(_SOURCE, f"chunked<Config<{', '.join(arguments)}>>")
@@ -164,11 +167,16 @@ def choose(
     Segments round differently from a sequence that is gone through at once, so that they depend
     on the sizes of one head alone, as everything that decides the rounding does.
     """
-    if value_dim % 64 or key_dim not in (64, 128, 256):
+    unit = 16 // element.itemsize
+    few = key_dim <= _FEW_ROWS or value_dim <= _FEW_ROWS
+    if few or key_dim > 256 or key_dim % unit or value_dim % unit:
         return None
+    tails = value_dim % 64 != 0 or key_dim not in (64, 128, 256)
+    key_dim, value_dim = whole(key_dim, value_dim)
     if gates & KEY_GATE and key_dim == 256 and (gates & VALUE_GATE or steps is None):
         return None
     base = Config(element, gate, gate_bytes, gates, key_dim, 1, 4, 4, 2, precise=precise)
+    base = replace(base, tails=tails)
     if gates & KEY_GATE:
         if key_dim == 256:
             base = replace(base, states=8, ahead=1, halves=2, prepared=True)
@@ -200,6 +208,11 @@ def choose(
     return Chunks(config, ends, segments, lead, length)
 
 
+def whole(key_dim: int, value_dim: int) -> tuple[int, int]:
+    """Rows and columns of a state as the kernels hold it."""
+    return next(rows for rows in (64, 128, 256) if key_dim <= rows), -(-value_dim // 64) * 64
+
+
 def divided(steps: int, length: int) -> tuple[int, int, int]:
     """How many segments there are, about ``length`` steps long, and the steps of the first and of
     each other. The first one's blocks start while the others' ends are still being computed."""
@@ -220,9 +233,9 @@ class Plan:
     first: int  # blocks of the launch for the ends of segments
     blocks: int
     chains: int  # heads of all sequences
-    key_dim: int
+    key_dim: int  # as the kernels hold them
     value_dim: int
-    numbers: tuple[int, ...]  # T, H, V, segments, steps of the first and of others
+    numbers: tuple[int, ...]  # T, H, V, K, segments, steps of the first and of others
     group: int
     strides: bytes
 
@@ -286,7 +299,8 @@ def _plan(
     if chunks is None:
         return None
     chains = (sequences if packed else batch) * heads
-    tiles = value_dim // chunks.config.columns
+    rows, columns = whole(key_dim, value_dim)
+    tiles = columns // chunks.config.columns
     blocks = chains * tiles * chunks.segments
     if blocks > _MAX_INT or steps > _MAX_INT - 4096:
         return None
@@ -297,9 +311,9 @@ def _plan(
         chains * tiles * (chunks.segments - 1),
         blocks,
         chains,
-        key_dim,
-        value_dim,
-        (steps, heads, value_dim, chunks.segments, chunks.lead, chunks.length),
+        rows,
+        columns,
+        (steps, heads, value_dim, key_dim, chunks.segments, chunks.lead, chunks.length),
         heads // key_heads,
         struct.pack(f"<{len(numbers)}q", *numbers),
     )
@@ -314,7 +328,7 @@ def _in_units(sizes: Sequence[int], strides: Sequence[int], unit: int) -> bool:
 def scratch_bytes(plan: Plan) -> tuple[int, ...]:
     """Bytes of what launches hand on: ends of segments and their decays; of what `gate_keys.cu`
     makes, operands, products and decays. 0 for what there is not."""
-    c, segments = plan.chunks.config, plan.numbers[3]
+    c, segments = plan.chunks.config, plan.chunks.segments
     count = plan.chains * (segments - 1)
     width = plan.key_dim * c.by_key + plan.value_dim * c.by_column
     pieces = plan.chains * -(-plan.numbers[0] // CHUNK) if c.prepared else 0
@@ -337,7 +351,8 @@ def launches(
     c = plan.chunks.config
     if c.prepared:
         arguments: tuple[Any, ...] = (
-            q, k, gate_k, gate_head, *scratch[2:], *plan.numbers[:2], plan.group, plan.strides,
+            q, k, gate_k, gate_head, *scratch[2:], *plan.numbers[:2], plan.numbers[3],
+            plan.group, plan.strides,
         )  # fmt: skip
         kernel = _gate_keys(c.element, c.gate, c.gates, c.key_dim, c.precise)
         pieces = plan.chains * -(-plan.numbers[0] // CHUNK)

@@ -9,7 +9,7 @@
 // ---- configuration; chunked.py chooses it and computes SHARED likewise
 
 template <class Element_, class Gate_, int GATES, int K_, int TILES_, int STATES_, int SLOTS_, int PREPARERS_,
-          int AHEAD_, bool ENDS_, int HALVES_, bool PREPARED_, bool PRECISE_, int SHARED_>
+          int AHEAD_, bool ENDS_, int HALVES_, bool PREPARED_, bool PRECISE_, bool TAILS_, int SHARED_>
 struct Config {
   typedef Element_ Element;
   typedef Gate_ Gate;
@@ -22,6 +22,8 @@ struct Config {
   static constexpr bool ENDS = ENDS_;    // the end state of a segment only
   static constexpr int HALVES = HALVES_;  // state warps that share columns, each with some rows
   static constexpr bool PREPARED = PREPARED_;  // the work on gates of keys is done, by operands.cu
+  // The state has less than K rows, or less columns than its blocks: what is missing counts as zero.
+  static constexpr bool TAILS = TAILS_;
   static constexpr int PARTS = KEY && !PREPARED ? K / 64 : 1;  // warps that prepare one chunk
   static constexpr int GROUPS = PREPARERS / PARTS;
   static constexpr int ROWS = K / HALVES, TEAMS = STATES / HALVES;  // rows of a warp; column groups
@@ -88,7 +90,7 @@ struct Arguments {
   const uint4* products;   // A of each chunk, as its slot takes it
   const float* chunk_decays;  // product of the gates of a chunk: (N * H, chunks, K)
   const void* bounds;   // of packed sequences, or null
-  int T, H, V, segments, lead, length, bounds_64, group;  // lead: steps of the first segment
+  int T, H, V, rows, segments, lead, length, bounds_64, group;  // lead: steps of the first segment
   float scale;
 };
 // Strides in elements: batch, step, head; of states sequence, head, row, column.
@@ -96,10 +98,22 @@ struct Layout {
   int64 q[3], k[3], v[3], gate_k[3], gate_v[3], gate_head[3], initial[4], last[4];
 };
 
+// Columns of the state over all blocks, those that are missing included.
+template <class C>
+__device__ __forceinline__ int all_columns(const Arguments<C>& p) {
+  return C::TAILS ? (p.V + C::COLUMNS - 1) / C::COLUMNS * C::COLUMNS : p.V;
+}
 // Products of gates that a segment hands on: of rows, then of columns.
 template <class C>
 __device__ __forceinline__ int width(const Arguments<C>& p) {
-  return C::ROW_DECAYS + (C::VALUE || !C::KEY ? p.V : 0);
+  return C::ROW_DECAYS + (C::VALUE || !C::KEY ? all_columns<C>(p) : 0);
+}
+// Whether the state has this row, this column.
+template <class C>
+__device__ __forceinline__ bool has_row(const Arguments<C>& p, int row) { return !C::TAILS || row < p.rows; }
+template <class C>
+__device__ __forceinline__ bool has_column(const Arguments<C>& p, int column) {
+  return !C::TAILS || column < p.V;
 }
 
 // What a block does: `chunks` chunks of steps from `first` on, of which the first `silent` are
