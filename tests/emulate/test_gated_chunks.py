@@ -107,6 +107,10 @@ def seeded() -> None:
         ({"steps": 35, "gates": "kh", "key_dim": 128, "value_dim": 128, "family": "above_one"}, 16),
         ({"steps": 35, "gates": "v", "key_dim": 128, "value_dim": 128}, 16),
         ({"steps": 35, "gates": "k", "key_dim": 256, "family": "large"}, 16),
+        ({"steps": 67, "gates": "v", "key_dim": 256, "family": "large"}, 48),
+        ({"steps": 67, "gates": "h", "key_dim": 256, "family": "large"}, 48),
+        ({"steps": 35, "gates": "vh", "key_dim": 256, "value_dim": 128}, 16),
+        ({"steps": 35, "gates": "", "key_dim": 256}, 16),
         ({"steps": 20, "gates": "h", "key_dim": 64, "value_dim": 128}, None),
         ({"steps": 33, "gates": "", "key_dim": 64}, None),
         ({"steps": 33, "gates": "vh", "key_dim": 64, "gate_dtype": torch.bfloat16}, None),
@@ -240,7 +244,10 @@ def test_without_reduced_precision(gates: str, key_dim: int) -> None:
     assert (y.double() - true).norm() <= 1.6 * (true.bfloat16().double() - true).norm()
 
 
-@pytest.mark.parametrize(("gates", "key_dim"), [("k", 64), ("v", 64), ("h", 64), ("k", 256)])
+@pytest.mark.parametrize(
+    ("gates", "key_dim"),
+    [("k", 64), ("v", 64), ("h", 64), ("", 64), ("k", 256), ("v", 256), ("h", 256)],
+)
 @pytest.mark.parametrize("later", [1e9, float("nan")], ids=["large", "nan"])
 def test_causal(gates: str, key_dim: int, later: float) -> None:
     """Within a chunk as well, whatever comes: products of 16 gates of 1e9 are not finite."""

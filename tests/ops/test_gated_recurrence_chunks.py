@@ -37,6 +37,7 @@ def test_every_choice_fits_a_block(gates: str, gate_bytes: int, dtype: torch.dty
         assert chosen is not None and value_dim % chosen.config.columns == 0
         for config in (chosen.config, chosen.ends):
             if config is not None:
+                assert config.halves == 1 or config.states // config.halves >= 4
                 assert 0 < config.shared <= 227 * 1024 and config.threads <= 384
                 parts = key_dim // 64 if bits & 1 and not config.prepared else 1
                 groups = config.preparers // parts

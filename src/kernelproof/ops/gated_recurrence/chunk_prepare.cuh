@@ -104,24 +104,29 @@ __device__ __forceinline__ void split_keys(u32 slot, int lane) {
 template <class C>
 __device__ __forceinline__ void scalar_decays(u32 slot, int lane, int unsafe, float head,
                                               float (&sums)[6]) {
+  const int t = lane / 4, s = lane % 4 * 2;
+  if (!C::SINCE) {
+#pragma unroll
+    for (int x = 0; x < 2; ++x)
+      if (s + x > t) sums[x] = sums[4 + x] = 0.0f;
+    return;
+  }
   float g[16];
-  if (!C::HEAD) head = 1.0f;
   if (lane >= unsafe) head = 0.0f;
 #pragma unroll
-  for (int t = 0; t < 16; ++t) g[t] = __shfl_sync(~0u, head, t);
+  for (int u = 0; u < 16; ++u) g[u] = __shfl_sync(~0u, head, u);
   float since = 1.0f, after = 1.0f;
 #pragma unroll
-  for (int t = 0; t < 16; ++t)
-    if (t <= lane) since *= g[t];
+  for (int u = 0; u < 16; ++u)
+    if (u <= lane) since *= g[u];
 #pragma unroll
-  for (int t = 15; t > 0; --t)
-    if (t > lane) after *= g[t];
+  for (int u = 15; u > 0; --u)
+    if (u > lane) after *= g[u];
   if (lane < 16) {
     store32(slot + C::NOTES + lane * 4, __float_as_uint(since));
     store32(slot + C::AFTER + lane * 4, __float_as_uint(after));
   }
   if (C::ENDS) return;
-  const int t = lane / 4, s = lane % 4 * 2;
   float second = g[8];  // from the start of the second half to t + 8
 #pragma unroll
   for (int u = 1; u < 8; ++u)
@@ -304,7 +309,7 @@ __device__ __forceinline__ void prepare(const Arguments<C>& p, const Layout& s, 
       }
     }
     if (!C::KEY && C::ENDS && lane == 0) store32(slot + C::UNSAFE, unsafe);
-    if (C::SCALAR && C::ENDS) {
+    if (C::SINCE && C::ENDS) {
       float none[6];
       scalar_decays<C>(slot, lane, unsafe, heads[C::AHEAD], none);
     }

@@ -160,12 +160,13 @@ def choose(
     steps: int | None,
     element: torch.dtype = torch.bfloat16,
     precise: bool = False,
+    heads: int = 1,
 ) -> Chunks | None:
     """The kernels for a problem, None where ``chunked.cu`` has none. ``steps`` is None where the
     host does not know the lengths of sequences. ``precise``: bfloat16 operands in two parts.
 
     Segments round differently from a sequence that is gone through at once, so that they depend
-    on the sizes of one head alone, as everything that decides the rounding does.
+    on the sizes of one sequence alone, as everything that decides the rounding does.
     """
     unit = 16 // element.itemsize
     few = key_dim <= _FEW_ROWS or value_dim <= _FEW_ROWS
@@ -186,7 +187,7 @@ def choose(
         elif key_dim == 128 and value_dim % 128 == 0:
             base = replace(base, tiles=2, ahead=1)
     elif key_dim == 256:
-        base = replace(base, ahead=1)
+        base = replace(base, states=8, halves=2, ahead=1)
     elif key_dim == 128:
         base = replace(base, states=8 if value_dim % 128 == 0 else 4, ahead=1)
     else:
@@ -203,7 +204,8 @@ def choose(
     config = base.fitted()
     if steps is None:
         return Chunks(config, None, 1, 0, 0)
-    segments, lead, length = divided(steps, 2048 if key_dim == 64 or steps > 8192 else 1024)
+    blocks = heads * (value_dim // config.columns)
+    segments, lead, length = divided(steps, _segment(steps, key_dim, blocks))
     ends = replace(base, ends=True).fitted() if segments > 1 else None
     return Chunks(config, ends, segments, lead, length)
 
@@ -211,6 +213,18 @@ def choose(
 def whole(key_dim: int, value_dim: int) -> tuple[int, int]:
     """Rows and columns of a state as the kernels hold it."""
     return next(rows for rows in (64, 128, 256) if key_dim <= rows), -(-value_dim // 64) * 64
+
+
+def _segment(steps: int, rows: int, blocks: int) -> int:
+    """About how many steps a segment has where a sequence has so many blocks for its heads and
+    their columns: a compromise between one sequence, which more segments would spread over more of
+    the GPU, and so many that they fill it, for which every segment is work done twice."""
+    if steps > 2048:
+        return 2048 if steps > 8192 else 1024
+    if steps < 256 or (steps > 1024 and rows == 64):
+        return steps
+    # As many as a third of the GPU takes at once, of no fewer steps than a launch is worth.
+    return max(128 if steps <= 1024 else 256, -(-steps * blocks // 64))
 
 
 def divided(steps: int, length: int) -> tuple[int, int, int]:
@@ -295,6 +309,7 @@ def _plan(
         None if packed else steps,
         element,
         precise,
+        heads,
     )
     if chunks is None:
         return None

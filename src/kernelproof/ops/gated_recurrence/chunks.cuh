@@ -16,6 +16,7 @@ struct Config {
   static constexpr bool KEY = GATES & 1, VALUE = GATES & 2, HEAD = GATES & 4;
   static constexpr bool COLUMN = VALUE;
   static constexpr bool SCALAR = !KEY && !VALUE;  // a gate for all of the state, or none
+  static constexpr bool SINCE = SCALAR && HEAD;  // products of that gate are notes in slots
   static constexpr int ROW_DECAYS = KEY ? K_ : 0;  // of a segment, before those of columns
   static constexpr int K = K_, TILES = TILES_, STATES = STATES_, SLOTS = SLOTS_;
   static constexpr int PREPARERS = PREPARERS_, AHEAD = AHEAD_;
@@ -73,7 +74,8 @@ struct Config {
   static constexpr int SHARED = AT_BARRIERS + SLOTS * 16 + (HALVES > 1 ? TEAMS * 32 : 0) + 16;
   static_assert(SHARED == SHARED_, "chunked.py and chunked.cu disagree on the shared memory");
   static_assert(SLOTS > AHEAD * GROUPS + 1 && SLOTS >= GROUPS, "the ring is too short for what is under way");
-  static_assert(BY_WARPS || (STATES % 4 == 0 && HALVES == 1), "wgmma takes four warps");
+  static_assert(BY_WARPS || TEAMS % 4 == 0, "wgmma takes four warps");
+  static_assert(HALVES == 1 || !FINE, "parts of y are exchanged as sums of products");
 };
 
 template <class C>
