@@ -37,7 +37,7 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
   const u32 staged = shared + C::AT_OUT + team * C::OUT;
   const u32 sums = shared + C::AT_SUMS + team * C::SUMS + lane * 16;
   const u32 sums_full = empty + C::SLOTS * 8 + team * 32, sums_empty = sums_full + 16;
-  const int rows_at = half_of_rows * (C::ROWS / 64) * C::PANEL;
+  const int rows_at = half_of_rows * (C::ROWS / 64 * C::PANEL + C::ROWS % 64 * 2);
   const int row_b = lane % 8 + lane / 16 * 8;  // a lane's address for pairs of right operands
   const int steps = w.T - w.first;
   const int64 y_step = static_cast<int64>(p.H) * p.V;
@@ -239,7 +239,8 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
   auto read_state = [&](u32 slot, float (&out)[TILES][2][4], float (&fine)[TILES][2][4]) {
     // Pieces of 16 rows whose operands are held at a time.
     constexpr int MOST = (C::K * TILES <= 128 ? 8 : 4) / (TILES * LEFT);
-    constexpr int GROUP = MOST < 1 ? 1 : MOST >= 8 && PIECES >= 8 ? 8 : MOST >= 4 ? 4 : MOST >= 2 ? 2 : 1;
+    constexpr int EVEN = MOST < 1 ? 1 : MOST >= 8 && PIECES >= 8 ? 8 : MOST >= 4 ? 4 : MOST >= 2 ? 2 : 1;
+    constexpr int GROUP = EVEN < PIECES ? EVEN : PIECES;
     const u64 q = matrix_at(slot + C::Q + rows_at, C::PANEL);
     float whole[TILES][2][4] = {};
 #pragma unroll
