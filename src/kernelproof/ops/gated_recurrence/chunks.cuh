@@ -75,7 +75,6 @@ struct Config {
   static_assert(SHARED == SHARED_, "chunked.py and chunked.cu disagree on the shared memory");
   static_assert(SLOTS > AHEAD * GROUPS + 1 && SLOTS >= GROUPS, "the ring is too short for what is under way");
   static_assert(BY_WARPS || TEAMS % 4 == 0, "wgmma takes four warps");
-  static_assert(HALVES == 1 || !FINE, "parts of y are exchanged as sums of products");
 };
 
 template <class C>
