@@ -125,6 +125,8 @@ def seeded() -> None:
         ({"steps": 83, "gates": "v", "key_dim": 64, "family": "large", "dtype": torch.float32}, 48),
         ({"steps": 35, "gates": "kh", "key_dim": 128, "dtype": torch.float32}, 16),
         ({"steps": 35, "gates": "k", "key_dim": 256, "dtype": torch.float32}, 16),
+        ({"steps": 35, "gates": "v", "key_dim": 256, "dtype": torch.float32}, 16),
+        ({"steps": 51, "gates": "v", "key_dim": 128, "value_dim": 128, "dtype": torch.float32}, 16),
         ({"steps": 35, "gates": "k", "key_dim": 64, "family": "large", "dtype": HALF}, 16),
         (
             {

@@ -38,7 +38,7 @@ def test_every_choice_fits_a_block(gates: str, gate_bytes: int, dtype: torch.dty
         for config in (chosen.config, chosen.ends):
             if config is not None:
                 assert config.halves == 1 or config.states // config.halves >= 4
-                assert 0 < config.shared <= 227 * 1024 and config.threads <= 384
+                assert 0 < config.shared <= 227 * 1024 and config.threads <= 512
                 parts = key_dim // 64 if bits & 1 and not config.prepared else 1
                 groups = config.preparers // parts
                 assert config.slots >= max(groups, config.ahead * groups + 2)
@@ -54,13 +54,23 @@ def test_other_sizes_and_gates_are_left_to_the_general_kernel(sizes: tuple[int, 
     assert chunked.choose("float", 4, gates, key_dim, value_dim, 1000) is None
 
 
-@pytest.mark.parametrize("steps", [64, 1023, 1024, 1025, 4096, 8193, 70_001])
-def test_segments_cover_the_sequence(steps: int) -> None:
-    count, lead, length = chunked.divided(steps, 1024)
+@pytest.mark.parametrize("steps", [64, 777, 1023, 1024, 1025, 2050, 4096, 8193, 70_001, 999_999])
+@pytest.mark.parametrize("about", [128, 1024])
+def test_segments_cover_the_sequence(steps: int, about: int) -> None:
+    count, lead, length = chunked.divided(steps, about)
     starts = [0, *(lead + i * length for i in range(count - 1)), steps]
     assert all(a < b for a, b in itertools.pairwise(starts))
     assert all(start % chunked.CHUNK == 0 for start in starts[:-1])
-    assert lead >= steps - starts[-2] - chunked.CHUNK
+    assert lead >= (steps - starts[-2]) // 2
+
+
+@pytest.mark.parametrize("gates", ["", "k", "v", "h"])
+def test_segments_do_not_depend_on_the_batch(gates: str) -> None:
+    """But on the heads, which are those of the model."""
+    bits = sum(GATES[letter] for letter in gates)
+    one, many = (chunked.choose("float", 4, bits, 128, 128, 640, heads=n) for n in (4, 64))
+    assert one is not None and many is not None
+    assert one.segments > 1 and many.segments == 1 and many.ends is None
 
 
 # ---- on a GPU

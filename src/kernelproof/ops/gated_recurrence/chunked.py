@@ -178,36 +178,51 @@ def choose(
         return None
     base = Config(element, gate, gate_bytes, gates, key_dim, 1, 4, 4, 2, precise=precise)
     base = replace(base, tails=tails)
-    if gates & KEY_GATE:
-        if key_dim == 256:
-            base = replace(base, states=8, ahead=1, halves=2, prepared=True)
-            base = replace(base, preparers=2 if precise else 4)  # slots are larger then
-        elif gates & VALUE_GATE:
-            base = replace(base, ahead=1)
-        elif key_dim == 128 and value_dim % 128 == 0:
-            base = replace(base, tiles=2, ahead=1)
-    elif key_dim == 256:
-        base = replace(base, states=8, halves=2, ahead=1)
-    elif key_dim == 128:
-        base = replace(base, states=8 if value_dim % 128 == 0 else 4, ahead=1)
-    else:
-        base = replace(base, ahead=3)
-    if element != torch.bfloat16:  # operands of several planes: more shared memory and registers
-        wide = element == torch.float32 and key_dim == 128 and value_dim % 128 == 0
-        base = replace(base, tiles=1, states=8 if wide else 4, halves=1, precise=False)
-        base = replace(base, ahead=0 if key_dim == 64 and element == torch.float32 else 1)
-        if key_dim == 256:
-            alone = element == torch.float32 and not gates & KEY_GATE
-            base = replace(base, preparers=1 if alone else 2)
-        elif element == torch.float32 and gates & VALUE_GATE and key_dim == 128:
-            base = replace(base, preparers=2)
+    base = _half(base, value_dim) if element == torch.bfloat16 else _finer(base, value_dim)
     config = base.fitted()
     if steps is None:
         return Chunks(config, None, 1, 0, 0)
     blocks = heads * (value_dim // config.columns)
-    segments, lead, length = divided(steps, _segment(steps, key_dim, blocks))
-    ends = replace(base, ends=True).fitted() if segments > 1 else None
+    segments, lead, length = divided(steps, _segment(steps, config, blocks))
+    ends = None
+    if segments > 1:
+        ends = replace(base, ends=True)
+        if base.tiles == 2:  # what is shared out by columns otherwise is here by rows as well
+            ends = replace(ends, states=8, halves=2, preparers=8)
+        ends = ends.fitted()
     return Chunks(config, ends, segments, lead, length)
+
+
+def _half(base: Config, value_dim: int) -> Config:
+    """Of bfloat16: what was best on an H200."""
+    if base.by_key and base.key_dim == 256:
+        preparers = 2 if base.precise else 4  # slots are larger then
+        return replace(base, states=8, ahead=1, halves=2, prepared=True, preparers=preparers)
+    if base.by_key:
+        if base.gates & VALUE_GATE:
+            return replace(base, ahead=1)
+        if base.key_dim == 128:
+            return replace(base, tiles=2, ahead=1) if value_dim % 128 == 0 else base
+        return base if base.precise else replace(base, preparers=8, ahead=1)
+    if base.key_dim == 128:
+        return replace(base, states=8 if value_dim % 128 == 0 else 4, ahead=1)
+    return replace(base, ahead=1 if base.key_dim == 256 else 3)
+
+
+def _finer(base: Config, value_dim: int) -> Config:
+    """Of float16 and float32, whose operands have several planes: more shared memory and registers.
+    Where slots are few, warps that prepare have one each and copy nothing ahead."""
+    base = replace(base, ahead=1, precise=False, prepared=base.by_key and base.key_dim == 256)
+    if base.element == torch.float16:
+        return replace(base, preparers=2) if base.key_dim == 256 else base
+    if base.key_dim == 256:
+        return replace(base, preparers=2) if base.by_key else replace(base, preparers=3, ahead=0)
+    if base.key_dim == 64:
+        return replace(base, ahead=0)
+    base = replace(base, states=8 if value_dim % 128 == 0 else 4)
+    if not base.gates & VALUE_GATE:
+        return base
+    return replace(base, preparers=2) if base.by_key else replace(base, ahead=0)
 
 
 def whole(key_dim: int, value_dim: int) -> tuple[int, int]:
@@ -215,15 +230,20 @@ def whole(key_dim: int, value_dim: int) -> tuple[int, int]:
     return next(rows for rows in (64, 128, 256) if key_dim <= rows), -(-value_dim // 64) * 64
 
 
-def _segment(steps: int, rows: int, blocks: int) -> int:
+def _segment(steps: int, config: Config, blocks: int) -> int:
     """About how many steps a segment has where a sequence has so many blocks for its heads and
     their columns: a compromise between one sequence, which more segments would spread over more of
-    the GPU, and so many that they fill it, for which every segment is work done twice."""
+    the GPU, and so many that they fill it, for which they cost up to twice the time."""
+    narrow, scalar = config.key_dim == 64, not config.gates & (KEY_GATE | VALUE_GATE)
+    if steps > 8192:
+        return 2048
     if steps > 2048:
-        return 2048 if steps > 8192 else 1024
-    if steps < 256 or (steps > 1024 and rows == 64):
+        return max(512, steps // 8) if narrow and not scalar else 1024
+    if steps > 768 and scalar:
+        return steps if narrow else 1024
+    if steps < 512 or (steps > 1024 and narrow):
         return steps
-    # As many as a third of the GPU takes at once, of no fewer steps than a launch is worth.
+    # As many as half of the GPU takes at once, of no fewer steps than a launch is worth.
     return max(128 if steps <= 1024 else 256, -(-steps * blocks // 64))
 
 
@@ -234,7 +254,10 @@ def divided(steps: int, length: int) -> tuple[int, int, int]:
     if segments == 1:
         return 1, steps, steps
     other = steps / (segments - 1 + (_LEAD if segments == 2 else 1.0))
-    other = max(CHUNK, int(other) // CHUNK * CHUNK)
+    chunks = int(other / CHUNK)
+    if segments <= 16 and other / CHUNK - chunks >= 0.5:  # else the first is the longest by far
+        chunks += 1
+    other = max(1, chunks) * CHUNK
     lead = -(-(steps - other * (segments - 1)) // CHUNK) * CHUNK
     return segments, lead, other
 
