@@ -10,7 +10,8 @@ lengths on the host, without a graph). Rows of the backward are forward and back
 Errors are of root mean squares, relative to float64; of a backward, the largest of all gradients.
 Rows of the kind "accuracy" (gated_accuracy.py) have errors alone. Writes
 results/<gpu>/gated_recurrence.json; with ``--add`` rows of that file stay which are not asked for.
-Each row names its commit.
+Each row names its commit. With ``--ours`` our kernels alone are measured anew, and what is known of
+the others stays in the row, which then names the commit of that run as well (``rivals``).
 
 Triton kernels are tuned at first use, for each size and dtype anew, which takes minutes. With
 ``--tuning`` each of their configurations is timed for so many milliseconds, and after the rows of
@@ -111,7 +112,7 @@ def ours(q: Any, k: Any, v: Any, gate_k: Any, gate_v: Any, gate_head: Any) -> An
     return gated_recurrence(q, k, v, gate_k=gate_k, gate_v=gate_v, gate_head=gate_head)
 
 
-def contenders(row: Row, given: list[Any], bounds: Any) -> Calls:
+def contenders(row: Row, given: list[Any], bounds: Any, ours_alone: bool = False) -> Calls:
     if row.kind == "decode":
         state = torch.randn(row.batch, row.heads, row.key_dim, row.value_dim, device="cuda")
         found: Calls = {"kernelproof": lambda: cuda.launch_step(*given, 1.0, state)}
@@ -119,6 +120,8 @@ def contenders(row: Row, given: list[Any], bounds: Any) -> Calls:
         found = {"kernelproof": with_gradients(ours, given)}
     else:
         found = {"kernelproof": lambda: cuda.launch(*given, cu_seqlens=bounds)[0]}
+    if ours_alone:
+        return found
     other = of_fla(row, given, bounds)
     if other is not None:
         found[other[0]] = other[1]
@@ -220,10 +223,10 @@ def timed_eagerly(call: Callable[[], Any], row: Row) -> list[float]:
     return times
 
 
-def measured(row: Row) -> dict[str, Any]:
+def measured(row: Row, ours_alone: bool = False) -> dict[str, Any]:
     torch.manual_seed(0)
     given, bounds = operands(row)
-    calls = contenders(row, given, bounds)
+    calls = contenders(row, given, bounds, ours_alone)
     q, k, v, gate_k, gate_v, gate_head = given
     assert q is not None and k is not None and v is not None
     text = explain(
@@ -257,6 +260,14 @@ def measured(row: Row) -> dict[str, Any]:
         **found,
         "seconds": seconds,
     }
+
+
+def with_rivals(row: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
+    """A row of our kernels alone, with what an earlier one has of the others."""
+    both = {name: {**before[name], **row[name]} for name in ("errors", "seconds")}
+    if "eager" in both["seconds"]:  # the order of contenders is that of tables
+        both["seconds"]["eager"] = both["seconds"].pop("eager")
+    return {**row, **both, "rivals": before.get("rivals", before["commit"])}
 
 
 def told(result: dict[str, Any]) -> str:
@@ -317,6 +328,7 @@ def main() -> int:
     parser.add_argument("--rows", nargs="*", default=None, help="kinds or names; all by default")
     parser.add_argument("--add", action="store_true", help="keep the other rows of the file")
     parser.add_argument("--tuning", type=int, default=None, metavar="MS")
+    parser.add_argument("--ours", action="store_true", help="measure our kernels alone")
     parser.add_argument("--compile", action="store_true", help="measure nothing")
     parser.add_argument("--part", type=int, nargs=2, default=(0, 1), metavar=("I", "N"))
     parser.add_argument("--commit", default="", help="of the sources, where git cannot tell")
@@ -332,9 +344,9 @@ def main() -> int:
     }
     report = {"date": datetime.date.today().isoformat(), "environment": environment, "rows": []}
     work: list[tuple[str, str, Callable[[], dict[str, Any]]]] = [
-        (row.kind, row.name, lambda row=row: measured(row)) for row in ROWS
+        (row.kind, row.name, lambda row=row: measured(row, given.ours)) for row in ROWS
     ]
-    work += [("accuracy", name, lambda name=name: accuracy(name)) for name in FAMILIES]
+    work += [("accuracy", name, lambda name=name: accuracy(name, given.ours)) for name in FAMILIES]
     order = [name for _, name, _ in work]
     if given.rows:  # in the order in which they are asked for
         work = [one for asked in given.rows for one in work if asked in one[:2]]
@@ -350,7 +362,8 @@ def main() -> int:
             if given.compile:
                 compile_only(next(row for row in ROWS if row.name == name))
                 continue
-            kept[name] = {**measure(), "commit": commit}
+            row, known = {**measure(), "commit": commit}, kept.get(name)
+            kept[name] = with_rivals(row, known) if given.ours and known else row
             print(told(kept[name]), flush=True)
             report["rows"] = [kept[name] for name in order if name in kept]
             given.output.write_text(json.dumps(report, indent=1) + "\n")
