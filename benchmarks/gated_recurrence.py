@@ -366,7 +366,9 @@ def main() -> int:
             kept[name] = with_rivals(row, known) if given.ours and known else row
             print(told(kept[name]), flush=True)
             report["rows"] = [kept[name] for name in order if name in kept]
-            given.output.write_text(json.dumps(report, indent=1) + "\n")
+            partial = given.output.with_suffix(".part")  # an end in between loses nothing
+            partial.write_text(json.dumps(report, indent=1) + "\n")
+            partial.replace(given.output)
             torch.cuda.empty_cache()
             if (
                 tuned

@@ -422,6 +422,8 @@ def describe(plan: Plan) -> str:
             f", in {segments} segments, the first of {plan.chunks.lead} steps and others of up to "
             f"{plan.chunks.length}, whose ends an earlier launch computes"
         )
+    if c.tails:
+        text += f"; rows and columns beyond {plan.numbers[3]} x {plan.numbers[2]} are zeros"
     if c.prepared:
         text += "; a launch before them works on the gates of keys, once for all columns"
     return text
