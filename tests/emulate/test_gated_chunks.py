@@ -16,7 +16,7 @@ from torch import Tensor
 pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC compiles the kernels")
 
 from kernelproof.emulate.standin import Recorder, standing_in
-from kernelproof.ops.gated_recurrence import chunked, cuda, reference
+from kernelproof.ops.gated_recurrence import chunk_choice, chunked, cuda, reference
 from kernelproof.ops.gated_recurrence.call import Call
 
 Tensors = list[Tensor | None]
@@ -59,7 +59,7 @@ def segments(lead: int | None, length: int) -> Iterator[None]:
     chunked._plan.cache_clear()
     with (
         mock.patch.object(chunked, "_FEWEST_STEPS", 1),
-        mock.patch.object(chunked, "divided", divided),
+        mock.patch.object(chunk_choice, "divided", divided),
     ):
         yield
     chunked._plan.cache_clear()
@@ -204,6 +204,13 @@ def test_rows_and_columns_that_do_not_fill_a_block(form: dict[str, Any], lead: i
     assert_close((y[..., columns], last[..., columns]), (want[..., columns], end[..., columns]))
 
 
+def test_explain_tells_of_what_is_held_as_zeros() -> None:
+    with segments(None, 32), standing_in(Recorder(hopper=True)):
+        plans = [chunked.plan(Call(*tensors(33, "k", *sizes))) for sizes in ((72, 40), (64, 64))]
+    told = [chunked.describe(plan) for plan in plans if plan is not None]
+    assert "beyond 72 x 40 are zeros" in told[0] and "zeros" not in told[1]
+
+
 def test_packed_sequences_grouped_heads_and_logarithms() -> None:
     lengths = (0, 7, 26, 0)
     bounds = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int64)
@@ -298,7 +305,7 @@ def test_wrong_bounds_stay_within_the_tensors() -> None:
 def test_every_shape_of_the_kernel_compiles_without_spills() -> None:
     """Gates of keys with one warp, two and none that prepare them; and of columns."""
     for gates, key_dim, value_dim in ((1, 64, 64), (1, 128, 128), (1, 256, 512), (2, 128, 128)):
-        chosen = chunked.choose("float", 4, gates, key_dim, value_dim, 4096)
+        chosen = chunk_choice.choose("float", 4, gates, key_dim, value_dim, 4096)
         assert chosen is not None
         code, _, said = chosen.config.kernel().compile_verbose("sm_90a")
         assert code and "0 bytes spill stores" in said, (gates, key_dim)

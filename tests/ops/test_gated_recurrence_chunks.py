@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernelproof.ops.gated_recurrence import chunked, explain, gated_recurrence
+from kernelproof.ops.gated_recurrence import chunk_choice, explain, gated_recurrence
 
 GATES = {"k": 1, "v": 2, "h": 4}
 SIZES = list(itertools.product((64, 128, 256), (64, 128, 512)))
@@ -27,10 +27,10 @@ def test_every_choice_fits_a_block(gates: str, gate_bytes: int, dtype: torch.dty
     bits = sum(GATES[letter] for letter in gates)
     sizes = SIZES + TAILS
     for (key_dim, value_dim), steps, precise in itertools.product(sizes, (64, 5000), (False, True)):
-        chosen = chunked.choose(
+        chosen = chunk_choice.choose(
             "float", gate_bytes, bits, key_dim, value_dim, steps, dtype, precise
         )
-        key_dim, value_dim = chunked.whole(key_dim, value_dim)
+        key_dim, value_dim = chunk_choice.whole(key_dim, value_dim)
         if gates == "kv" and key_dim == 256:
             assert chosen is None
             continue
@@ -51,16 +51,16 @@ def test_every_choice_fits_a_block(gates: str, gate_bytes: int, dtype: torch.dty
 )
 def test_other_sizes_and_gates_are_left_to_the_general_kernel(sizes: tuple[int, int, int]) -> None:
     gates, key_dim, value_dim = sizes
-    assert chunked.choose("float", 4, gates, key_dim, value_dim, 1000) is None
+    assert chunk_choice.choose("float", 4, gates, key_dim, value_dim, 1000) is None
 
 
 @pytest.mark.parametrize("steps", [64, 777, 1023, 1024, 1025, 2050, 4096, 8193, 70_001, 999_999])
 @pytest.mark.parametrize("about", [128, 1024])
 def test_segments_cover_the_sequence(steps: int, about: int) -> None:
-    count, lead, length = chunked.divided(steps, about)
+    count, lead, length = chunk_choice.divided(steps, about)
     starts = [0, *(lead + i * length for i in range(count - 1)), steps]
     assert all(a < b for a, b in itertools.pairwise(starts))
-    assert all(start % chunked.CHUNK == 0 for start in starts[:-1])
+    assert all(start % chunk_choice.CHUNK == 0 for start in starts[:-1])
     assert lead >= (steps - starts[-2]) // 2
 
 
@@ -68,7 +68,7 @@ def test_segments_cover_the_sequence(steps: int, about: int) -> None:
 def test_segments_do_not_depend_on_the_batch(gates: str) -> None:
     """But on the heads, which are those of the model."""
     bits = sum(GATES[letter] for letter in gates)
-    one, many = (chunked.choose("float", 4, bits, 128, 128, 640, heads=n) for n in (4, 64))
+    one, many = (chunk_choice.choose("float", 4, bits, 128, 128, 640, heads=n) for n in (4, 64))
     assert one is not None and many is not None
     assert one.segments > 1 and many.segments == 1 and many.ends is None
 

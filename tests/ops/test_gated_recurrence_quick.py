@@ -14,7 +14,14 @@ from torch import Tensor
 from kernelproof import cuda_forms
 from kernelproof.cuda import Kernel
 from kernelproof.cuda_forms import Forms
-from kernelproof.ops.gated_recurrence import chunked, cuda, cuda_quick, gated_recurrence, reference
+from kernelproof.ops.gated_recurrence import (
+    chunk_choice,
+    chunked,
+    cuda,
+    cuda_quick,
+    gated_recurrence,
+    reference,
+)
 from kernelproof.ops.gated_recurrence.call import Call
 
 Tensors = list[Tensor | None]
@@ -91,7 +98,7 @@ def test_the_second_call_of_a_form(
 ) -> None:  # fmt: skip
     """With other tensors: right, and by the remembered launches."""
     monkeypatch.setattr(chunked, "_FEWEST_STEPS", 32)
-    monkeypatch.setattr(chunked, "divided", lambda steps, _: (2, 32, 16))
+    monkeypatch.setattr(chunk_choice, "divided", lambda steps, _: (2, 32, 16))
     for seed in (0, 1):
         given, state, cu_seqlens = made(sizes, seed)
         key = cuda_quick.key_of(given[0], [*given[1:], state, cu_seqlens], False, 0.5, with_state)  # type: ignore[arg-type]

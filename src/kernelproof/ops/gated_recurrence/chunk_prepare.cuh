@@ -406,7 +406,7 @@ __device__ __forceinline__ void prepare(const Arguments<C>& p, const Layout& s, 
   }
 }
 
-// The same where operands.cu has done the work on gates of keys: copies alone.
+// The same where gate_keys.cu has done the work on gates of keys: copies alone.
 template <class C>
 __device__ __forceinline__ void fetch_prepared(const Arguments<C>& p, const Layout& s, const Work& w,
                                                u32 shared) {

@@ -6,7 +6,7 @@
 #include "fine.cuh"
 #include "warpgroup.cuh"
 
-// ---- configuration; chunked.py chooses it and computes SHARED likewise
+// ---- configuration; chunk_choice.py chooses it and computes SHARED likewise
 
 template <class Element_, class Gate_, int GATES, int K_, int TILES_, int STATES_, int SLOTS_, int PREPARERS_,
           int AHEAD_, bool ENDS_, int HALVES_, bool PREPARED_, bool PRECISE_, bool TAILS_, int SHARED_>
@@ -22,7 +22,7 @@ struct Config {
   static constexpr int PREPARERS = PREPARERS_, AHEAD = AHEAD_;
   static constexpr bool ENDS = ENDS_;    // the end state of a segment only
   static constexpr int HALVES = HALVES_;  // state warps that share columns, each with some rows
-  static constexpr bool PREPARED = PREPARED_;  // the work on gates of keys is done, by operands.cu
+  static constexpr bool PREPARED = PREPARED_;  // the work on gates of keys is done, by gate_keys.cu
   // The state has less than K rows, or less columns than its blocks: what is missing counts as zero.
   static constexpr bool TAILS = TAILS_;
   static constexpr int PARTS = KEY && !PREPARED ? K / 64 : 1;  // warps that prepare one chunk
@@ -78,7 +78,7 @@ struct Config {
   static constexpr int AT_TOTALS = AT_RING + PREPARERS * RING;
   static constexpr int AT_BARRIERS = AT_TOTALS + GROUPS * TOTALS;
   static constexpr int SHARED = AT_BARRIERS + SLOTS * 16 + (HALVES > 1 ? TEAMS * 32 : 0) + 16;
-  static_assert(SHARED == SHARED_, "chunked.py and chunked.cu disagree on the shared memory");
+  static_assert(SHARED == SHARED_, "chunk_choice.py and chunked.cu disagree on the shared memory");
   static_assert(SLOTS > AHEAD * GROUPS + 1 && SLOTS >= GROUPS, "the ring is too short for what is under way");
   static_assert(BY_WARPS || TEAMS % 4 == 0, "wgmma takes four warps");
 };

@@ -33,7 +33,7 @@ def key_of(
 ) -> Hashable:
     """What distinguishes a call beside the forms of its tensors. ``tensors``: those after q;
     ``with_state``: None for a step."""
-    # How products of bfloat16 are rounded is the caller's choice (see chunked.py).
+    # How products of bfloat16 are rounded is the caller's choice (see chunk_choice.py).
     rounded = q.dtype is torch.bfloat16 and (
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
     )
