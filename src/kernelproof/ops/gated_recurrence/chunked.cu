@@ -51,29 +51,25 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
 #pragma unroll
   for (int m = 0; m < TILES; ++m) total[m][0] = total[m][1] = growth[m][0] = growth[m][1] = 1.0f;
 
-  // A chunk as it is read from its slot, and the next one: that is read while products are on their way.
-  struct Read {
-    u32 values[TILES][LEFT][4];
-    uint4 A[SUMMED];
-    int unsafe;
-    ColumnGates<C> gates;
-    float2 since[2], after[2];  // products of a gate for all of the state, at the lane's steps
-    float chunk_decay;
-  };
-  Read now, later;
-  now.unsafe = ALL_SAFE, now.chunk_decay = later.chunk_decay = 1.0f;
+  // A chunk as it is read from its slot.
+  u32 values[TILES][LEFT][4];
+  uint4 A[SUMMED] = {};
+  int unsafe = ALL_SAFE;
+  ColumnGates<C> gates;
+  float2 since[2], after[2];  // products of a gate for all of the state, at the lane's steps
+  float chunk_decay = 1.0f;
   u32 decays_at = C::DECAYS + half_of_rows * C::ROWS * 4 + c * 8;
   stay(decays_at);
   // Values of steps from `unsafe` on become zero.
-  auto hide_values = [&](Read& to) {
+  auto hide_values = [&]() {
 #pragma unroll
     for (int m = 0; m < TILES; ++m)
 #pragma unroll
       for (int i = 0; i < 8; ++i)
-        if (i / 4 * 8 + c * 2 + i % 2 >= to.unsafe)
+        if (i / 4 * 8 + c * 2 + i % 2 >= unsafe)
 #pragma unroll
           for (int plane = 0; plane < LEFT; ++plane)
-            to.values[m][plane][i / 2 % 2 + i / 4 * 2] &= i % 2 ? 0xffffu : 0xffff0000u;
+            values[m][plane][i / 2 % 2 + i / 4 * 2] &= i % 2 ? 0xffffu : 0xffff0000u;
   };
   u32 unit[TILES];  // of v, and of gates of 2 bytes
 #pragma unroll
@@ -83,7 +79,7 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
     stay(unit[m]);
   }
   int reading = 0, phase = 0;
-  auto next = [&](Read& to, int n) {
+  auto next = [&](int n) {
     const u32 slot = shared + reading * C::SLOT;
     barrier_wait(full + 8 * reading, phase);
     // Elements of 4 bytes of this lane's columns, in two steps each.
@@ -95,7 +91,7 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
 #pragma unroll
     for (int m = 0; m < TILES; ++m) {
       if (!C::FINE) {
-        load_transposed(to.values[m][0], slot + C::VALUES + unit[m]);
+        load_transposed(values[m][0], slot + C::VALUES + unit[m]);
         continue;
       }
       u32 raw[4];
@@ -104,7 +100,7 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
       for (int i = 0; i < 4; ++i) {
         float2 x = C::SIZE == 2 ? unpack_half(raw[i]) : pair_of(C::VALUES, m, i / 2, i % 2);
 #pragma unroll
-        for (int plane = 0; plane < LEFT; ++plane) to.values[m][plane][i] = next_plane(x);
+        for (int plane = 0; plane < LEFT; ++plane) values[m][plane][i] = next_plane(x);
       }
     }
     float g[TILES][2][2][2];
@@ -133,23 +129,23 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
     if (C::SINCE) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        to.since[half] = load64(slot + C::NOTES + half * 32 + c * 8);
-        to.after[half] = load64(slot + C::AFTER + half * 32 + c * 8);
+        since[half] = load64(slot + C::NOTES + half * 32 + c * 8);
+        after[half] = load64(slot + C::AFTER + half * 32 + c * 8);
       }
-      to.chunk_decay = load_float(slot + C::NOTES + 60);
+      chunk_decay = load_float(slot + C::NOTES + 60);
     }
     if (!C::ENDS) {
 #pragma unroll
       for (int plane = 0; plane < SUMMED; ++plane)
-        to.A[plane] = load128(slot + C::PRODUCTS + plane * 512 + lane * 16);
-      to.unsafe = to.A[0].w;
+        A[plane] = load128(slot + C::PRODUCTS + plane * 512 + lane * 16);
+      unsafe = A[0].w;
     } else if (C::PREPARED) {
-      to.unsafe = load32(slot + C::UNSAFE + 12);
+      unsafe = load32(slot + C::UNSAFE + 12);
     } else {
-      to.unsafe = load32(slot + C::UNSAFE);
+      unsafe = load32(slot + C::UNSAFE);
 #pragma unroll
       for (int i = 1; i < C::PARTS; ++i)
-        to.unsafe = min(to.unsafe, static_cast<int>(load32(slot + C::UNSAFE + i * 4)));
+        unsafe = min(unsafe, static_cast<int>(load32(slot + C::UNSAFE + i * 4)));
     }
 
     const int valid = steps - n * 16;
@@ -159,27 +155,27 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
 #pragma unroll
         for (int i = 0; i < 8; ++i)
           if (i / 4 * 8 + c * 2 + i % 2 >= valid) g[m][i / 4][i / 2 % 2][i % 2] = 1.0f;
-    if (to.unsafe < ALL_SAFE) {
-      hide_values(to);
+    if (unsafe < ALL_SAFE) {
+      hide_values();
       if (C::COLUMN)
 #pragma unroll
         for (int m = 0; m < TILES; ++m)
 #pragma unroll
           for (int i = 0; i < 8; ++i)
-            if (i / 4 * 8 + c * 2 + i % 2 >= to.unsafe) g[m][i / 4][i / 2 % 2][i % 2] = 0.0f;
+            if (i / 4 * 8 + c * 2 + i % 2 >= unsafe) g[m][i / 4][i / 2 % 2][i % 2] = 0.0f;
     }
     if (C::COLUMN) {
-      to.gates.make(to.values, g, to.A, masks, lane, writes);
+      gates.make(values, g, A, masks, lane, writes);
     }
     if (C::ENDS && (C::COLUMN || C::SCALAR))
 #pragma unroll
       for (int m = 0; m < TILES; ++m)
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-          const float all = C::COLUMN ? to.gates.all[m][r] : to.chunk_decay;
+          const float all = C::COLUMN ? gates.all[m][r] : chunk_decay;
           total[m][r] *= all;
           growth[m][r] *= fmaxf(1.0f, fabsf(all));
-          if (to.unsafe < ALL_SAFE) growth[m][r] = endless();
+          if (unsafe < ALL_SAFE) growth[m][r] = endless();
         }
     if (++reading == C::SLOTS) reading = 0, phase ^= 1;
   };
@@ -220,9 +216,9 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
       u32 of_first[SUMMED], of_both[2][SUMMED];
 #pragma unroll
       for (int plane = 0; plane < SUMMED; ++plane)
-        of_first[plane] = now.A[plane].x, of_both[0][plane] = now.A[plane].y, of_both[1][plane] = now.A[plane].z;
-      multiply_planes8<C::TERMS, LEFT, SUMMED>(out[m][0], C::APART ? fine[m][0] : out[m][0], now.values[m], 0, of_first, ~0u);
-      multiply_planes<C::TERMS, LEFT, SUMMED>(out[m][1], C::APART ? fine[m][1] : out[m][1], now.values[m], of_both[0], of_both[1]);
+        of_first[plane] = A[plane].x, of_both[0][plane] = A[plane].y, of_both[1][plane] = A[plane].z;
+      multiply_planes8<C::TERMS, LEFT, SUMMED>(out[m][0], C::APART ? fine[m][0] : out[m][0], values[m], 0, of_first, ~0u);
+      multiply_planes<C::TERMS, LEFT, SUMMED>(out[m][1], C::APART ? fine[m][1] : out[m][1], values[m], of_both[0], of_both[1]);
     }
   };
   auto own_steps = [&](float (&out)[TILES][2][4], float (&fine)[TILES][2][4],
@@ -312,8 +308,8 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
     for (int e = 0; e < 4; ++e) {
       float gate = 1.0f;
       if (C::KEY) gate = e % 2 ? row.y : row.x;
-      if (C::COLUMN) gate = C::KEY ? gate * now.gates.all[m][e / 2] : now.gates.all[m][e / 2];
-      if (C::SCALAR) gate = now.chunk_decay;
+      if (C::COLUMN) gate = C::KEY ? gate * gates.all[m][e / 2] : gates.all[m][e / 2];
+      if (C::SCALAR) gate = chunk_decay;
       if (C::APART) x[e] = fmaf(x[e], gate, added[e]);
       else if (C::KEY || C::COLUMN || C::HEAD) x[e] *= gate;
     }
@@ -325,17 +321,17 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
     for (int m = 0; m < TILES; ++m) {
 #pragma unroll
       for (int x = 0; x < 4 * LEFT; ++x)
-        v[m][x / 4][x % 4] = C::COLUMN ? now.gates.v[m][x / 4][x % 4] : now.values[m][x / 4][x % 4];
+        v[m][x / 4][x % 4] = C::COLUMN ? gates.v[m][x / 4][x % 4] : values[m][x / 4][x % 4];
       if (C::SINCE)
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           float2 x = make_float2(0.0f, 0.0f);
 #pragma unroll
           for (int plane = LEFT - 1; plane >= 0; --plane) {
-            const float2 part = unpack(now.values[m][plane][i]);
+            const float2 part = unpack(values[m][plane][i]);
             x.x += part.x, x.y += part.y;
           }
-          x = x * now.after[i / 2];
+          x = x * after[i / 2];
 #pragma unroll
           for (int plane = 0; plane < LEFT; ++plane) v[m][plane][i] = next_plane(x);
         }
@@ -381,14 +377,14 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
 #pragma unroll
       for (int x = 0; x < 4; ++x) {
         if (C::COLUMN) {
-          out[m][0][x] = fmaf(now.gates.to[m][0][x], out[m][0][x], now.gates.y[m][0][x]);
-          out[m][1][x] = fmaf(now.gates.to[m][1][x],
-                              fmaf(now.gates.first[m][x / 2], out[m][1][x], now.gates.cross[m][x]),
-                              now.gates.y[m][1][x]);
+          out[m][0][x] = fmaf(gates.to[m][0][x], out[m][0][x], gates.y[m][0][x]);
+          out[m][1][x] = fmaf(gates.to[m][1][x],
+                              fmaf(gates.first[m][x / 2], out[m][1][x], gates.cross[m][x]),
+                              gates.y[m][1][x]);
         } else if (C::SINCE) {
 #pragma unroll
           for (int half = 0; half < 2; ++half)
-            out[m][half][x] = fmaf(x % 2 ? now.since[half].y : now.since[half].x, out[m][half][x], near[m][half][x]);
+            out[m][half][x] = fmaf(x % 2 ? since[half].y : since[half].x, out[m][half][x], near[m][half][x]);
         }
       }
   };
@@ -449,16 +445,15 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
     __syncwarp();
   };
 
-  if (w.chunks > 0) next(now, 0);
+  if (w.chunks > 0) next(0);
   int at_slot = 0;
 #pragma unroll 1
   for (int n = 0; n < w.chunks; ++n) {
     const u32 slot = shared + at_slot * C::SLOT;
     float out[TILES][2][4] = {}, fine[TILES][2][4] = {}, near[TILES][2][4] = {};
-    if (now.unsafe >= ALL_SAFE) {
+    if (unsafe >= ALL_SAFE) {
       if (!C::ENDS) own_steps(out, fine, near), read_state(slot, out, fine);
       pass(slot);
-      if (C::EARLY && n + 1 < w.chunks) next(later, n + 1);
       if (!C::ENDS) {
         product_wait<C::APART ? 0 : 1>();
 #pragma unroll
@@ -495,14 +490,14 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
       const Arguments<C> p_copy = p;
       const Work w_copy = w;
       float walked[TILES][2][4] = {};
-      walk<C>(p_copy, s, w_copy, n, now.unsafe, copy, walked);
+      walk<C>(p_copy, s, w_copy, n, unsafe, copy, walked);
       f = copy;
       auto take_walked = [&]() {
 #pragma unroll
         for (int m = 0; m < TILES; ++m)
 #pragma unroll
           for (int i = 0; i < 8; ++i)
-            if (i / 4 * 8 + c * 2 + i % 2 >= now.unsafe) out[m][i / 4][i % 4] = walked[m][i / 4][i % 4];
+            if (i / 4 * 8 + c * 2 + i % 2 >= unsafe) out[m][i / 4][i % 4] = walked[m][i / 4][i % 4];
       };
       if (!C::ENDS) {
         float other[TILES][2][4];
@@ -516,8 +511,7 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
     }
     arrive(empty + 8 * at_slot);
     if (++at_slot == C::SLOTS) at_slot = 0;
-    if (n + 1 < w.chunks && !(C::EARLY && now.unsafe >= ALL_SAFE)) next(later, n + 1);
-    now = later;
+    if (n + 1 < w.chunks) next(n + 1);
   }
 
   if (!C::ENDS && C::SIZE == 2 && w.chunks > 0 && writes) {

@@ -57,12 +57,6 @@ struct Config {
   static constexpr int NOTES = DECAYS + (KEY ? 4 * K : 0), UNSAFE = NOTES + 64, AFTER = NOTES + 128;
   static constexpr int SLOT = (NOTES + (ENDS || !KEY ? 192 : 0) + 1023) / 1024 * 1024;
 
-  // The next chunk is read while products of this one are on their way, where there are registers for it.
-#ifdef NOT_EARLY
-  static constexpr bool EARLY = false;
-#else
-  static constexpr bool EARLY = !FINE || K == 64;
-#endif
   static constexpr int OUT_ROW = 32 * TILES;  // of y, per state warp
   static constexpr int OUT = ENDS || SIZE == 4 ? 0 : 2 * 16 * OUT_ROW;
   static constexpr bool LEVELLED = KEY && !PREPARED;  // gates of keys are worked on here
