@@ -235,9 +235,6 @@ __device__ __forceinline__ void first_state(const Arguments<C>& p, const Layout&
                            ? 0.0f
                            : p.initial[state_at<C>(w, s.initial, m, j, e)];
   if (C::ENDS) return;
-  // Ends of some segments are asked for at once where there is room for them.
-  constexpr int AT_ONCE = C::TILES * C::ROWS <= 64 ? 4 : C::TILES * C::ROWS <= 128 ? 2 : 1;
-#pragma unroll(AT_ONCE)
   for (int i = 0; i < w.segment; ++i) {
     const int64 at = static_cast<int64>(w.chain) * (p.segments - 1) + i;
     const float* const decays = p.decays + at * width<C>(p);
