@@ -1,6 +1,6 @@
 """Time gated_recurrence on a GPU against flash-linear-attention and the loop over steps.
 
-    python benchmarks/gated_recurrence.py [--rows NAME...] [--add] [--output FILE]
+    python benchmarks/gated_recurrence.py [--rows NAME...] [--add] [--tuning MS] [--output FILE]
 
 flash-linear-attention (the package fla-core) is left out where it is not installed. It has no gates
 of values: beside such a row stands its kernel for key gates of the same sizes. Every contender is
@@ -10,6 +10,13 @@ lengths on the host, without a graph). Rows of the backward are forward and back
 Errors are of root mean squares, relative to float64; of a backward, the largest of all gradients.
 Rows of the kind "accuracy" (gated_accuracy.py) have errors alone. Writes
 results/<gpu>/gated_recurrence.json; with ``--add`` rows of that file stay which are not asked for.
+Each row names its commit. With ``--ours`` our kernels alone are measured anew, and what is known of
+the others stays in the row, which then names the commit of that run as well (``rivals``).
+
+Triton kernels are tuned at first use, for each size and dtype anew, which takes minutes. With
+``--tuning`` each of their configurations is timed for so many milliseconds, and after the rows of
+the kind "target" the choice is among those that won there. ``--compile`` runs each contender once
+and times nothing, so that what Triton compiles is in its cache.
 """
 
 from __future__ import annotations
@@ -17,6 +24,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import datetime
+import gc
 import json
 import statistics
 import sys
@@ -104,7 +112,7 @@ def ours(q: Any, k: Any, v: Any, gate_k: Any, gate_v: Any, gate_head: Any) -> An
     return gated_recurrence(q, k, v, gate_k=gate_k, gate_v=gate_v, gate_head=gate_head)
 
 
-def contenders(row: Row, given: list[Any], bounds: Any) -> Calls:
+def contenders(row: Row, given: list[Any], bounds: Any, ours_alone: bool = False) -> Calls:
     if row.kind == "decode":
         state = torch.randn(row.batch, row.heads, row.key_dim, row.value_dim, device="cuda")
         found: Calls = {"kernelproof": lambda: cuda.launch_step(*given, 1.0, state)}
@@ -112,6 +120,8 @@ def contenders(row: Row, given: list[Any], bounds: Any) -> Calls:
         found = {"kernelproof": with_gradients(ours, given)}
     else:
         found = {"kernelproof": lambda: cuda.launch(*given, cu_seqlens=bounds)[0]}
+    if ours_alone:
+        return found
     other = of_fla(row, given, bounds)
     if other is not None:
         found[other[0]] = other[1]
@@ -213,10 +223,10 @@ def timed_eagerly(call: Callable[[], Any], row: Row) -> list[float]:
     return times
 
 
-def measured(row: Row) -> dict[str, Any]:
+def measured(row: Row, ours_alone: bool = False) -> dict[str, Any]:
     torch.manual_seed(0)
     given, bounds = operands(row)
-    calls = contenders(row, given, bounds)
+    calls = contenders(row, given, bounds, ours_alone)
     q, k, v, gate_k, gate_v, gate_head = given
     assert q is not None and k is not None and v is not None
     text = explain(
@@ -252,6 +262,14 @@ def measured(row: Row) -> dict[str, Any]:
     }
 
 
+def with_rivals(row: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
+    """A row of our kernels alone, with what an earlier one has of the others."""
+    both = {name: {**before[name], **row[name]} for name in ("errors", "seconds")}
+    if "eager" in both["seconds"]:  # the order of contenders is that of tables
+        both["seconds"]["eager"] = both["seconds"].pop("eager")
+    return {**row, **both, "rivals": before.get("rivals", before["commit"])}
+
+
 def told(result: dict[str, Any]) -> str:
     medians = {name: statistics.median(t) for name, t in result["seconds"].items()}
     words = ", ".join(f"{name} {t * 1e6:.2f} us" for name, t in medians.items())
@@ -260,33 +278,104 @@ def told(result: dict[str, Any]) -> str:
     return f"{result['name']}: {words or '-'}{host}; errors {error or '-'} ({result['design']})"
 
 
+def tuners() -> list[Any]:
+    """All kernels of Triton that choose among configurations."""
+    from triton.runtime.autotuner import Autotuner
+
+    return [x for x in gc.get_objects() if isinstance(x, Autotuner)]
+
+
+def limit_tuning(milliseconds: int) -> None:
+    """Time each configuration for so long; with 0 run it once."""
+    from triton.testing import do_bench
+
+    def briefly(call: Callable[[], Any], quantiles: Any) -> Any:
+        if milliseconds == 0:
+            call()
+            return [1.0] * len(quantiles)
+        return do_bench(call, warmup=5, rep=milliseconds, quantiles=quantiles)
+
+    for tuner in tuners():
+        tuner.cache_results, tuner._do_bench = False, briefly
+        tuner.__dict__.pop("do_bench", None)  # what has been made of it before
+
+
+def narrow_tuning() -> None:
+    """Leave the configurations that have won."""
+    for tuner in tuners():
+        if tuner.cache:
+            won = {str(config): config for config in tuner.cache.values()}
+            tuner.configs = list(won.values())
+
+
+def take_part(part: int, parts: int) -> None:
+    """Leave one of so many parts of the configurations."""
+    for tuner in tuners():
+        tuner.configs = tuner.configs[part::parts] or tuner.configs[:1]
+
+
+def compile_only(row: Row) -> None:
+    """Run flash-linear-attention once."""
+    given, bounds = operands(row)
+    other = of_fla(row, given, bounds)
+    if other is not None:
+        other[1]()
+        torch.cuda.synchronize()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", nargs="*", default=None, help="kinds or names; all by default")
     parser.add_argument("--add", action="store_true", help="keep the other rows of the file")
+    parser.add_argument("--tuning", type=int, default=None, metavar="MS")
+    parser.add_argument("--ours", action="store_true", help="measure our kernels alone")
+    parser.add_argument("--compile", action="store_true", help="measure nothing")
+    parser.add_argument("--part", type=int, nargs=2, default=(0, 1), metavar=("I", "N"))
     parser.add_argument("--commit", default="", help="of the sources, where git cannot tell")
     output = ROOT / "results" / "h200" / "gated_recurrence.json"
     parser.add_argument("--output", type=Path, default=output)
     given = parser.parse_args()
     environment = capture().model_dump()
     environment["commit"] = environment["commit"] or given.commit
-    before = json.loads(given.output.read_text())["rows"] if given.add else []
-    kept = {row["name"]: row for row in before}
+    commit = environment["commit"]
+    before = json.loads(given.output.read_text()) if given.add else {"rows": []}
+    kept = {
+        row["name"]: {"commit": before["environment"]["commit"], **row} for row in before["rows"]
+    }
     report = {"date": datetime.date.today().isoformat(), "environment": environment, "rows": []}
     work: list[tuple[str, str, Callable[[], dict[str, Any]]]] = [
-        (row.kind, row.name, lambda row=row: measured(row)) for row in ROWS
+        (row.kind, row.name, lambda row=row: measured(row, given.ours)) for row in ROWS
     ]
-    work += [("accuracy", name, lambda name=name: accuracy(name)) for name in FAMILIES]
+    work += [("accuracy", name, lambda name=name: accuracy(name, given.ours)) for name in FAMILIES]
     order = [name for _, name, _ in work]
+    if given.rows:  # in the order in which they are asked for
+        work = [one for asked in given.rows for one in work if asked in one[:2]]
+    tuned = given.tuning is not None or given.compile
+    if tuned:
+        import fla.ops.gla
+        import fla.ops.simple_gla  # noqa: F401
+
+        limit_tuning(0 if given.compile else given.tuning)
+        take_part(*given.part)
     with torch.no_grad():
-        for kind, name, measure in work:
-            if given.rows and name not in given.rows and kind not in given.rows:
+        for number, (kind, name, measure) in enumerate(work):
+            if given.compile:
+                compile_only(next(row for row in ROWS if row.name == name))
                 continue
-            kept[name] = measure()
+            row, known = {**measure(), "commit": commit}, kept.get(name)
+            kept[name] = with_rivals(row, known) if given.ours and known else row
             print(told(kept[name]), flush=True)
             report["rows"] = [kept[name] for name in order if name in kept]
-            given.output.write_text(json.dumps(report, indent=1) + "\n")
+            partial = given.output.with_suffix(".part")  # an end in between loses nothing
+            partial.write_text(json.dumps(report, indent=1) + "\n")
+            partial.replace(given.output)
             torch.cuda.empty_cache()
+            if (
+                tuned
+                and kind == "target"
+                and (number + 1 == len(work) or work[number + 1][0] != kind)
+            ):
+                narrow_tuning()
     return 0
 
 

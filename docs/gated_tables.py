@@ -63,9 +63,20 @@ def table(kind: str = "target") -> str:
     if kind == "shape" and ratios:
         middle = ratio(statistics.median(ratios))
         lines += ["", f"Median ratio {middle}, largest {ratio(max(ratios))}."]
+    lines += _rivals(_rows(kind))
     if host := [row["host_seconds"] for row in _rows(kind) if "host_seconds" in row]:
         lines += ["", f"An eager call of the founding case takes {seconds(host[0])} of the host."]
     return "\n".join(lines) + "\n"
+
+
+def _rivals(rows: list[dict[str, Any]]) -> list[str]:
+    """Which rows have other contenders' times of another run."""
+    kept = [row for row in rows if "rivals" in row]
+    if not kept:
+        return []
+    which = "all rows" if len(kept) == len(rows) else f"{len(kept)} of {len(rows)} rows"
+    commits = ", ".join(sorted({row["rivals"] for row in kept}))
+    return ["", f"In {which} the times of the others are those of an earlier run ({commits})."]
 
 
 def fp32() -> str:
@@ -87,6 +98,7 @@ def fp32() -> str:
             f"{ratio(mine / theirs) if theirs else '-'} | "
             f"{_error(row, 'kernelproof')} ({_error(row, name)}) |"
         )
+    lines += _rivals(_rows("fp32"))
     return "\n".join(lines) + "\n"
 
 

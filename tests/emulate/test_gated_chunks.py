@@ -16,7 +16,7 @@ from torch import Tensor
 pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC compiles the kernels")
 
 from kernelproof.emulate.standin import Recorder, standing_in
-from kernelproof.ops.gated_recurrence import chunked, cuda, reference
+from kernelproof.ops.gated_recurrence import chunk_choice, chunked, cuda, reference
 from kernelproof.ops.gated_recurrence.call import Call
 
 Tensors = list[Tensor | None]
@@ -59,7 +59,7 @@ def segments(lead: int | None, length: int) -> Iterator[None]:
     chunked._plan.cache_clear()
     with (
         mock.patch.object(chunked, "_FEWEST_STEPS", 1),
-        mock.patch.object(chunked, "divided", divided),
+        mock.patch.object(chunk_choice, "divided", divided),
     ):
         yield
     chunked._plan.cache_clear()
@@ -107,6 +107,13 @@ def seeded() -> None:
         ({"steps": 35, "gates": "kh", "key_dim": 128, "value_dim": 128, "family": "above_one"}, 16),
         ({"steps": 35, "gates": "v", "key_dim": 128, "value_dim": 128}, 16),
         ({"steps": 35, "gates": "k", "key_dim": 256, "family": "large"}, 16),
+        ({"steps": 163, "gates": "k", "key_dim": 64}, 16),
+        ({"steps": 163, "gates": "h", "key_dim": 64, "family": "above_one"}, 16),
+        ({"steps": 131, "gates": "v", "key_dim": 128, "value_dim": 128}, 16),
+        ({"steps": 67, "gates": "v", "key_dim": 256, "family": "large"}, 48),
+        ({"steps": 67, "gates": "h", "key_dim": 256, "family": "large"}, 48),
+        ({"steps": 35, "gates": "vh", "key_dim": 256, "value_dim": 128}, 16),
+        ({"steps": 35, "gates": "", "key_dim": 256}, 16),
         ({"steps": 20, "gates": "h", "key_dim": 64, "value_dim": 128}, None),
         ({"steps": 33, "gates": "", "key_dim": 64}, None),
         ({"steps": 33, "gates": "vh", "key_dim": 64, "gate_dtype": torch.bfloat16}, None),
@@ -118,6 +125,8 @@ def seeded() -> None:
         ({"steps": 83, "gates": "v", "key_dim": 64, "family": "large", "dtype": torch.float32}, 48),
         ({"steps": 35, "gates": "kh", "key_dim": 128, "dtype": torch.float32}, 16),
         ({"steps": 35, "gates": "k", "key_dim": 256, "dtype": torch.float32}, 16),
+        ({"steps": 35, "gates": "v", "key_dim": 256, "dtype": torch.float32}, 16),
+        ({"steps": 51, "gates": "v", "key_dim": 128, "value_dim": 128, "dtype": torch.float32}, 16),
         ({"steps": 35, "gates": "k", "key_dim": 64, "family": "large", "dtype": HALF}, 16),
         (
             {
@@ -138,6 +147,68 @@ def test_forms(form: dict[str, Any], lead: int | None) -> None:
     assert v is not None
     state = torch.randn(v.shape[0], v.shape[2], form["key_dim"], v.shape[3])
     assert_close(emulated(given, state, lead), exact(given, state))
+
+
+def among_nan(x: Tensor | None) -> Tensor | None:
+    """The same values inside a tensor that is NaN everywhere else."""
+    if x is None:
+        return None
+    around = torch.full((*x.shape[:2], x.shape[2] + 1, *(n + 16 for n in x.shape[3:])), torch.nan)
+    inside = around.to(x.dtype)[:, :, :-1]
+    inside = inside[..., 8:-8] if x.dim() == 4 else inside
+    return inside.copy_(x)
+
+
+@pytest.mark.parametrize(
+    ("form", "lead"),
+    [
+        ({"steps": 83, "gates": "k", "key_dim": 72, "value_dim": 40, "heads": 2}, 48),
+        ({"steps": 37, "gates": "h", "key_dim": 48, "value_dim": 80, "batch": 2}, 16),
+        ({"steps": 37, "gates": "k", "key_dim": 40, "value_dim": 136, "family": "large"}, 16),
+        ({"steps": 37, "gates": "v", "key_dim": 104, "value_dim": 200, "family": "large"}, 16),
+        ({"steps": 37, "gates": "k", "key_dim": 136, "value_dim": 72, "family": "large"}, 16),
+        ({"steps": 37, "gates": "h", "key_dim": 248, "value_dim": 72}, 16),
+        ({"steps": 37, "gates": "kv", "key_dim": 72, "value_dim": 40, "family": "large"}, 16),
+        (
+            {"steps": 37, "gates": "v", "key_dim": 40, "value_dim": 72, "log": True,
+             "gate_dtype": torch.bfloat16}, 16,
+        ),
+        (
+            {"steps": 37, "gates": "k", "key_dim": 68, "value_dim": 36, "family": "large",
+             "dtype": torch.float32}, 16,
+        ),
+        (
+            {"steps": 37, "gates": "vh", "key_dim": 36, "value_dim": 132, "family": "large",
+             "dtype": torch.float32}, 16,
+        ),
+        ({"steps": 37, "gates": "k", "key_dim": 136, "value_dim": 36, "dtype": torch.float32}, 16),
+        ({"steps": 37, "gates": "kv", "key_dim": 40, "value_dim": 72, "dtype": HALF}, 16),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_rows_and_columns_that_do_not_fill_a_block(form: dict[str, Any], lead: int) -> None:
+    """What lies beside them is not read, and a v of infinity goes through a chunk step by step."""
+    log = form.get("log", False)
+    given = [among_nan(x) for x in tensors(**form)]
+    _, k, v = given[:3]
+    assert k is not None and v is not None
+    state = torch.full((v.shape[0], v.shape[2], k.shape[3] + 2, v.shape[3] + 3), torch.nan)
+    state = state[:, :, 1:-1, 2:-1].copy_(torch.randn(state[:, :, 1:-1, 2:-1].shape))
+    assert_close(emulated(given, state, lead, log_gates=log), exact(given, state, log_gates=log))
+    v[:, 20, :, -1] = torch.inf
+    y, last = emulated(given, state, lead, log_gates=log)
+    want, end = exact(given, state, log_gates=log)
+    assert torch.equal(y.isfinite(), want.isfinite())
+    assert torch.equal(last.isfinite(), end.isfinite())
+    columns = slice(0, -1)
+    assert_close((y[..., columns], last[..., columns]), (want[..., columns], end[..., columns]))
+
+
+def test_explain_tells_of_what_is_held_as_zeros() -> None:
+    with segments(None, 32), standing_in(Recorder(hopper=True)):
+        plans = [chunked.plan(Call(*tensors(33, "k", *sizes))) for sizes in ((72, 40), (64, 64))]
+    told = [chunked.describe(plan) for plan in plans if plan is not None]
+    assert "beyond 72 x 40 are zeros" in told[0] and "zeros" not in told[1]
 
 
 def test_packed_sequences_grouped_heads_and_logarithms() -> None:
@@ -185,7 +256,10 @@ def test_without_reduced_precision(gates: str, key_dim: int) -> None:
     assert (y.double() - true).norm() <= 1.6 * (true.bfloat16().double() - true).norm()
 
 
-@pytest.mark.parametrize(("gates", "key_dim"), [("k", 64), ("v", 64), ("h", 64), ("k", 256)])
+@pytest.mark.parametrize(
+    ("gates", "key_dim"),
+    [("k", 64), ("v", 64), ("h", 64), ("", 64), ("k", 256), ("v", 256), ("h", 256)],
+)
 @pytest.mark.parametrize("later", [1e9, float("nan")], ids=["large", "nan"])
 def test_causal(gates: str, key_dim: int, later: float) -> None:
     """Within a chunk as well, whatever comes: products of 16 gates of 1e9 are not finite."""
@@ -231,7 +305,7 @@ def test_wrong_bounds_stay_within_the_tensors() -> None:
 def test_every_shape_of_the_kernel_compiles_without_spills() -> None:
     """Gates of keys with one warp, two and none that prepare them; and of columns."""
     for gates, key_dim, value_dim in ((1, 64, 64), (1, 128, 128), (1, 256, 512), (2, 128, 128)):
-        chosen = chunked.choose("float", 4, gates, key_dim, value_dim, 4096)
+        chosen = chunk_choice.choose("float", 4, gates, key_dim, value_dim, 4096)
         assert chosen is not None
         code, _, said = chosen.config.kernel().compile_verbose("sm_90a")
         assert code and "0 bytes spill stores" in said, (gates, key_dim)

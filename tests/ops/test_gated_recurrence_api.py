@@ -604,3 +604,15 @@ def test_gpu_graphs_hold_the_step_and_packed_sequences() -> None:
 def test_gpu_opcheck_and_explain() -> None:
     _assert_opcheck("cuda")
     assert "kernel.cu" in explain(**call(device="cuda"))
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[gpu, needs_gpu])])
+def test_gradients_notice_a_step_that_overwrites_what_they_need(device: str) -> None:
+    weight = torch.ones((), device=device, requires_grad=True)
+    q, k, v = torch.ones(3, 1, 1, 4, device=device)
+    for _ in range(2):
+        state = torch.ones(1, 1, 4, 4, device=device)
+        loss = (weight * state).sum()
+        gated_recurrence_step(q, k, v, state)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()

@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernelproof.ops.gated_recurrence import chunked, explain, gated_recurrence
+from kernelproof.ops.gated_recurrence import chunk_choice, explain, gated_recurrence
 
 GATES = {"k": 1, "v": 2, "h": 4}
 SIZES = list(itertools.product((64, 128, 256), (64, 128, 512)))
+TAILS = [(40, 64), (72, 40), (200, 136)]
 
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -24,37 +25,52 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_every_choice_fits_a_block(gates: str, gate_bytes: int, dtype: torch.dtype) -> None:
     bits = sum(GATES[letter] for letter in gates)
-    for (key_dim, value_dim), steps, precise in itertools.product(SIZES, (64, 5000), (False, True)):
-        chosen = chunked.choose(
+    sizes = SIZES + TAILS
+    for (key_dim, value_dim), steps, precise in itertools.product(sizes, (64, 5000), (False, True)):
+        chosen = chunk_choice.choose(
             "float", gate_bytes, bits, key_dim, value_dim, steps, dtype, precise
         )
+        key_dim, value_dim = chunk_choice.whole(key_dim, value_dim)
         if gates == "kv" and key_dim == 256:
             assert chosen is None
             continue
         assert chosen is not None and value_dim % chosen.config.columns == 0
         for config in (chosen.config, chosen.ends):
             if config is not None:
-                assert 0 < config.shared <= 227 * 1024 and config.threads <= 384
+                assert config.halves == 1 or config.states // config.halves >= 4
+                assert 0 < config.shared <= 227 * 1024 and config.threads <= 512
                 parts = key_dim // 64 if bits & 1 and not config.prepared else 1
                 groups = config.preparers // parts
                 assert config.slots >= max(groups, config.ahead * groups + 2)
 
 
 @pytest.mark.parametrize(
-    "sizes", [(1, 63, 64), (1, 64, 40), (3, 256, 64), (1, 192, 64), (1, 512, 64)], ids=str
+    "sizes",
+    [(1, 63, 64), (1, 64, 36), (3, 256, 64), (3, 192, 64), (1, 264, 64), (4, 32, 64)],
+    ids=str,
 )
 def test_other_sizes_and_gates_are_left_to_the_general_kernel(sizes: tuple[int, int, int]) -> None:
     gates, key_dim, value_dim = sizes
-    assert chunked.choose("float", 4, gates, key_dim, value_dim, 1000) is None
+    assert chunk_choice.choose("float", 4, gates, key_dim, value_dim, 1000) is None
 
 
-@pytest.mark.parametrize("steps", [64, 1023, 1024, 1025, 4096, 8193, 70_001])
-def test_segments_cover_the_sequence(steps: int) -> None:
-    count, lead, length = chunked.divided(steps, 1024)
+@pytest.mark.parametrize("steps", [64, 777, 1023, 1024, 1025, 2050, 4096, 8193, 70_001, 999_999])
+@pytest.mark.parametrize("about", [128, 1024])
+def test_segments_cover_the_sequence(steps: int, about: int) -> None:
+    count, lead, length = chunk_choice.divided(steps, about)
     starts = [0, *(lead + i * length for i in range(count - 1)), steps]
     assert all(a < b for a, b in itertools.pairwise(starts))
-    assert all(start % chunked.CHUNK == 0 for start in starts[:-1])
-    assert lead >= steps - starts[-2] - chunked.CHUNK
+    assert all(start % chunk_choice.CHUNK == 0 for start in starts[:-1])
+    assert lead >= (steps - starts[-2]) // 2
+
+
+@pytest.mark.parametrize("gates", ["", "k", "v", "h"])
+def test_segments_do_not_depend_on_the_batch(gates: str) -> None:
+    """But on the heads, which are those of the model."""
+    bits = sum(GATES[letter] for letter in gates)
+    one, many = (chunk_choice.choose("float", 4, bits, 128, 128, 640, heads=n) for n in (4, 64))
+    assert one is not None and many is not None
+    assert one.segments > 1 and many.segments == 1 and many.ends is None
 
 
 # ---- on a GPU
@@ -101,7 +117,7 @@ def of(given: dict[str, Any], act: Any) -> dict[str, Any]:
 
 @gpu
 @pytest.mark.parametrize("gates", ["", "k", "v", "h", "kh", "vh"])
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("sizes", SIZES + TAILS, ids=str)
 @pytest.mark.parametrize("steps", [64, 131, 2100])
 def test_gpu_values(gates: str, sizes: tuple[int, int], steps: int) -> None:
     torch.manual_seed(steps)
@@ -143,13 +159,13 @@ def test_gpu_without_reduced_precision(gates: str, key_dim: int) -> None:
 @pytest.mark.parametrize(
     ("dtype", "bound"), [(torch.float32, 8e-7), (torch.float16, 5e-4)], ids=str
 )
-@pytest.mark.parametrize("sizes", [(64, 64), (128, 128), (256, 64)], ids=str)
+@pytest.mark.parametrize("sizes", [(64, 64), (128, 128), (256, 64), *TAILS], ids=str)
 def test_gpu_finer_elements(
     gates: str, dtype: torch.dtype, bound: float, sizes: tuple[int, int]
 ) -> None:
     torch.manual_seed(3)
     given = call(2100, gates, *sizes, dtype=dtype)
-    if gates == "kv" and sizes[0] == 256:
+    if gates == "kv" and sizes[0] > 128:
         assert "chunked.cu" not in explain(**given)
         return
     assert "chunked.cu" in explain(**given)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
+
+from kernelproof.cuda import Kernel
 
 
 class Call(NamedTuple):
@@ -44,3 +46,25 @@ class Call(NamedTuple):
     def strides(self) -> tuple[tuple[int, ...] | None, ...]:
         """Of q, k, v, the gates, the initial and the last state."""
         return tuple(None if x is None else x.stride() for x in self[:8])
+
+
+class Launch(NamedTuple):
+    """One launch of a kernel, with all that it takes."""
+
+    kernel: Kernel
+    arguments: tuple[Any, ...]
+    grid: int
+    block: int
+    shared: int = 0
+    overlaps: bool = False  # it may begin before the launch before it has ended
+
+    def run(self) -> None:
+        self.kernel(
+            *self.arguments, grid=self.grid, block=self.block, shared=self.shared,
+            programmatic=self.overlaps,
+        )  # fmt: skip
+
+    @property
+    def how(self) -> tuple[Any, ...]:
+        """As `Kernel.bound` takes it."""
+        return self.grid, self.block, self.shared, None, self.overlaps, False, True

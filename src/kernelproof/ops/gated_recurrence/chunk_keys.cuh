@@ -19,12 +19,12 @@ __device__ __forceinline__ void hold_by_warps(const Arguments<C>& p, const Layou
   // ones), and as pairs of right operands.
   const int row_a = lane % 16, row_b = lane % 8 + lane / 16 * 8;
   const u32 unit_a = (lane / 16 ^ (row_a & 7)) << 4, unit_b = (lane / 8 % 2 ^ (row_b & 7)) << 4;
-  const int rows_at = half_of_rows * (C::ROWS / 64) * C::PANEL;
+  const int rows_at = half_of_rows * (C::ROWS / 64) * C::PANEL, pieces_at = half_of_rows * (C::ROWS % 64 / 16);
   u32 key_at[4], query_at[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    key_at[i] = C::KEYS + rows_at + row_a * 128 + (unit_a ^ i * 32);
-    query_at[i] = C::Q + rows_at + row_b * 128 + (unit_b ^ i * 32);
+    key_at[i] = C::KEYS + rows_at + row_a * 128 + (unit_a ^ (i + pieces_at) % 4 * 32);
+    query_at[i] = C::Q + rows_at + row_b * 128 + (unit_b ^ (i + pieces_at) % 4 * 32);
     stay(key_at[i]), stay(query_at[i]);
   }
   const int steps = w.T - w.first;
@@ -109,7 +109,7 @@ __device__ __forceinline__ void hold_by_warps(const Arguments<C>& p, const Layou
   bfloat* y_at = y + lane / (2 * TILES) * y_step + lane % (2 * TILES) * 8;
   auto write = [&](const uint4 (&out)[TILES], int n) {
     constexpr int ROWS = 16 / TILES;  // to a round
-    if (n >= w.silent)
+    if (n >= w.silent && has_column(p, w.column + team * 16 * TILES + lane % (2 * TILES) * 8))
 #pragma unroll
       for (int i = 0; i < TILES; ++i)
         if (n * 16 + i * ROWS + lane / (2 * TILES) < steps)
@@ -259,7 +259,7 @@ __device__ __forceinline__ void hold_by_warps(const Arguments<C>& p, const Layou
 #pragma unroll
     for (int m = 0; m < TILES; ++m) {
       const int tile = w.column / 16 + team * TILES + m;
-      float4* const ends = p.ends + (at * (p.V / 16) + tile) * (C::K / 8 * 32) +
+      float4* const ends = p.ends + (at * (all_columns(p) / 16) + tile) * (C::K / 8 * 32) +
                            half_of_rows * (C::ROWS / 8 * 32) + lane;
 #pragma unroll
       for (int j = 0; j < C::ROWS / 8; ++j) {
@@ -274,6 +274,7 @@ __device__ __forceinline__ void hold_by_warps(const Arguments<C>& p, const Layou
 #pragma unroll
       for (int j = 0; j < C::ROWS / 8; ++j)
 #pragma unroll
-        for (int e = 0; e < 4; ++e) p.last[state_at<C>(w, s.last, m, j, e)] = f.s[m][j][e];
+        for (int e = 0; e < 4; ++e)
+          if (has_element(p, w, m, j, e)) p.last[state_at<C>(w, s.last, m, j, e)] = f.s[m][j][e];
   }
 }

@@ -104,24 +104,29 @@ __device__ __forceinline__ void split_keys(u32 slot, int lane) {
 template <class C>
 __device__ __forceinline__ void scalar_decays(u32 slot, int lane, int unsafe, float head,
                                               float (&sums)[6]) {
+  const int t = lane / 4, s = lane % 4 * 2;
+  if (!C::SINCE) {
+#pragma unroll
+    for (int x = 0; x < 2; ++x)
+      if (s + x > t) sums[x] = sums[4 + x] = 0.0f;
+    return;
+  }
   float g[16];
-  if (!C::HEAD) head = 1.0f;
   if (lane >= unsafe) head = 0.0f;
 #pragma unroll
-  for (int t = 0; t < 16; ++t) g[t] = __shfl_sync(~0u, head, t);
+  for (int u = 0; u < 16; ++u) g[u] = __shfl_sync(~0u, head, u);
   float since = 1.0f, after = 1.0f;
 #pragma unroll
-  for (int t = 0; t < 16; ++t)
-    if (t <= lane) since *= g[t];
+  for (int u = 0; u < 16; ++u)
+    if (u <= lane) since *= g[u];
 #pragma unroll
-  for (int t = 15; t > 0; --t)
-    if (t > lane) after *= g[t];
+  for (int u = 15; u > 0; --u)
+    if (u > lane) after *= g[u];
   if (lane < 16) {
     store32(slot + C::NOTES + lane * 4, __float_as_uint(since));
     store32(slot + C::AFTER + lane * 4, __float_as_uint(after));
   }
   if (C::ENDS) return;
-  const int t = lane / 4, s = lane % 4 * 2;
   float second = g[8];  // from the start of the second half to t + 8
 #pragma unroll
   for (int u = 1; u < 8; ++u)
@@ -199,6 +204,13 @@ __device__ __forceinline__ void prepare(const Arguments<C>& p, const Layout& s, 
   float heads[C::AHEAD + 1];        // this lane's gate of the head, of the chunks under way
   float2 total = make_float2(1.0f, 1.0f), growth = total;
   int copying = group % C::SLOTS, phase = 1, working = copying, ring_in = 0, ring_out = 0, shares = 0;
+  // Rows from `valid` on are zeros, and so are rows and columns that the state does not have.
+  auto of_rows = [&](int valid, int first, int unit, int bytes) {
+    return has_row(p, first + unit * (16 / bytes)) ? valid : 0;
+  };
+  auto of_columns = [&](int valid, int unit, int bytes) {
+    return has_column(p, w.column + unit * (16 / bytes)) ? valid : 0;
+  };
 
   for (int n = group; n < w.chunks + C::AHEAD * C::GROUPS; n += C::GROUPS) {
     if (C::HEAD)
@@ -211,27 +223,32 @@ __device__ __forceinline__ void prepare(const Arguments<C>& p, const Layout& s, 
 #pragma unroll
       for (int i = 0; i < PANELS; ++i)
         copy_rows<UNITS, 128, false, 16, C::PLANE>(slot + C::KEYS + (part + i) * C::PANEL,
-                                                   k + i * 64 * C::SIZE, k_row, lane, valid);
+                                                   k + i * 64 * C::SIZE, k_row, lane,
+                                                   of_rows(valid, (part + i) * 64, lane % UNITS, C::SIZE));
       k += stride * k_row;
       if (!C::ENDS) {
 #pragma unroll
         for (int i = 0; i < PANELS; ++i)
           copy_rows<UNITS, 128, false, 16, C::PLANE>(slot + C::Q + (part + i) * C::PANEL,
-                                                     q + i * 64 * C::SIZE, q_row, lane, valid);
+                                                     q + i * 64 * C::SIZE, q_row, lane,
+                                                     of_rows(valid, (part + i) * 64, lane % UNITS, C::SIZE));
         q += stride * q_row;
       }
       if (C::KEY) {
-        copy_rows<GATE_UNITS, 64 * C::GATE, false, 16>(ring + ring_in * 16 * 64 * C::GATE, gk,
-                                                       gk_row, lane, valid);
+        copy_rows<GATE_UNITS, 64 * C::GATE, false, 16>(
+            ring + ring_in * 16 * 64 * C::GATE, gk, gk_row, lane,
+            of_rows(valid, part * 64, lane % GATE_UNITS, C::GATE));
         gk += stride * gk_row;
         if (++ring_in == C::AHEAD + 1) ring_in = 0;
       }
       copy_rows<C::VALUE_ROW / 16, C::VALUE_ROW, C::SIZE == 4, 16 / C::PARTS>(
-          slot + C::VALUES + row0 * C::VALUE_ROW, v, v_row, lane, valid - row0, row0);
+          slot + C::VALUES + row0 * C::VALUE_ROW, v, v_row, lane,
+          of_columns(valid - row0, lane % (C::VALUE_ROW / 16), C::SIZE), row0);
       v += stride * v_row;
       if (C::VALUE) {
         copy_rows<C::GATE_ROW / 16, C::GATE_ROW, C::GATE == 4, 16 / C::PARTS>(
-            slot + C::GATE_TILE + row0 * C::GATE_ROW, gv, gv_row, lane, valid - row0, row0);
+            slot + C::GATE_TILE + row0 * C::GATE_ROW, gv, gv_row, lane,
+            of_columns(valid - row0, lane % (C::GATE_ROW / 16), C::GATE), row0);
         gv += stride * gv_row;
       }
       if (C::HEAD) {
@@ -292,7 +309,7 @@ __device__ __forceinline__ void prepare(const Arguments<C>& p, const Layout& s, 
       }
     }
     if (!C::KEY && C::ENDS && lane == 0) store32(slot + C::UNSAFE, unsafe);
-    if (C::SCALAR && C::ENDS) {
+    if (C::SINCE && C::ENDS) {
       float none[6];
       scalar_decays<C>(slot, lane, unsafe, heads[C::AHEAD], none);
     }
@@ -389,7 +406,7 @@ __device__ __forceinline__ void prepare(const Arguments<C>& p, const Layout& s, 
   }
 }
 
-// The same where operands.cu has done the work on gates of keys: copies alone.
+// The same where gate_keys.cu has done the work on gates of keys: copies alone.
 template <class C>
 __device__ __forceinline__ void fetch_prepared(const Arguments<C>& p, const Layout& s, const Work& w,
                                                u32 shared) {
@@ -427,8 +444,9 @@ __device__ __forceinline__ void fetch_prepared(const Arguments<C>& p, const Layo
       }
 #pragma unroll
       for (int i = 0; i < C::K; i += 128) copy16(slot + C::DECAYS + i * 4 + lane * 16, decays + i);
-      copy_rows<C::VALUE_ROW / 16, C::VALUE_ROW, C::SIZE == 4, 16>(slot + C::VALUES, v, v_row, lane,
-                                                         w.T - w.first - n * 16);
+      const bool there = has_column(p, w.column + lane % (C::VALUE_ROW / 16) * (16 / C::SIZE));
+      copy_rows<C::VALUE_ROW / 16, C::VALUE_ROW, C::SIZE == 4, 16>(
+          slot + C::VALUES, v, v_row, lane, there ? w.T - w.first - n * 16 : 0);
       operands += C::GROUPS * 2 * C::KEY_TILE, products += C::GROUPS * C::SUMMED * 32, decays += C::GROUPS * C::K;
       v += C::GROUPS * 16 * v_row;
       copying += C::GROUPS;

@@ -53,8 +53,9 @@ __device__ __noinline__ void walk(const Arguments<C>& p, const Layout& s, const 
     for (int m = 0; m < C::TILES; ++m)
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        value[m][r] = to_float(v[m * 16 + r * 8]);
-        gate[m][r] = C::VALUE ? to_float(gv[m * 16 + r * 8]) : 1.0f;
+        const bool there = has_column(p, column + m * 16 + r * 8);
+        value[m][r] = there ? to_float(v[m * 16 + r * 8]) : 0.0f;
+        gate[m][r] = C::VALUE && there ? to_float(gv[m * 16 + r * 8]) : 1.0f;
         if (C::HEAD && !C::KEY) gate[m][r] = C::VALUE ? joined(gate[m][r], head) : head;
         sum[m][r] = 0.0f;
       }
@@ -62,6 +63,7 @@ __device__ __noinline__ void walk(const Arguments<C>& p, const Layout& s, const 
     for (int j = 0; j < C::ROWS / 8; ++j)
 #pragma unroll
       for (int x = 0; x < 2; ++x) {
+        if (!has_row(p, row + j * 8 + x)) continue;
         const float key = to_float(k[j * 8 + x]);
         float key_gate = C::KEY ? to_float(gk[j * 8 + x]) : 1.0f;
         if (C::KEY && C::HEAD) key_gate = joined(key_gate, head);
@@ -115,10 +117,12 @@ struct ColumnGates {
   float cross[C::TILES][4];  // of the second half, from the first half of the chunk
   float first[C::TILES][2], all[C::TILES][2];  // gates of the first half, of the chunk
 
-  // `g`: [tile][half][row][x]; `A` as `prepare` leaves it; `masks`: levels of the lane's (t, s).
+  // `g`: [tile][half][row][x]; `A` as `prepare` leaves it; `masks`: levels of the lane's (t, s);
+  // `for_y`: else what y alone needs is left out.
   __device__ __forceinline__ void make(const u32 (&raw)[C::TILES][C::LEFT][4],
                                        const float (&g)[C::TILES][2][2][2],
-                                       const uint4 (&A)[C::SUMMED], const u32 (&masks)[4], int lane) {
+                                       const uint4 (&A)[C::SUMMED], const u32 (&masks)[4], int lane,
+                                       bool for_y) {
     constexpr int TERMS = C::TERMS, LEFT = C::LEFT, SUMMED = C::SUMMED;
     constexpr bool APART = C::APART;
     const int c = lane % 4;
@@ -164,7 +168,7 @@ struct ColumnGates {
         for (int plane = 0; plane < LEFT; ++plane) v[m][plane][2 + r] = v8[plane][2 + r];
         first[m][r] = g8[0][r], all[m][r] = g8[0][r] * g8[1][r];
       }
-      if (C::ENDS) continue;
+      if (C::ENDS || !for_y) continue;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         u32 mine[SUMMED];
@@ -197,13 +201,22 @@ struct ColumnGates {
   }
 };
 
-// Address of an element of a state (N, H, K, V).
+// An element of a state (N, H, K, V): its row and its column, its address, and whether there is such.
+template <class C>
+__device__ __forceinline__ int row_of(int j, int e) {
+  return half_of<C>() * C::ROWS + j * 8 + threadIdx.x % 4 * 2 + e % 2;
+}
+template <class C>
+__device__ __forceinline__ int column_of(const Work& w, int m, int e) {
+  return w.column + (team_of<C>() * C::TILES + m) * 16 + threadIdx.x % 32 / 4 + e / 2 * 8;
+}
 template <class C>
 __device__ __forceinline__ int64 state_at(const Work& w, const int64 (&s)[4], int m, int j, int e) {
-  const int lane = threadIdx.x % 32;
-  const int row = half_of<C>() * C::ROWS + j * 8 + lane % 4 * 2 + e % 2;
-  const int column = w.column + (team_of<C>() * C::TILES + m) * 16 + lane / 4 + e / 2 * 8;
-  return static_cast<int64>(w.n) * s[0] + w.h * s[1] + row * s[2] + column * s[3];
+  return static_cast<int64>(w.n) * s[0] + w.h * s[1] + row_of<C>(j, e) * s[2] + column_of<C>(w, m, e) * s[3];
+}
+template <class C>
+__device__ __forceinline__ bool has_element(const Arguments<C>& p, const Work& w, int m, int j, int e) {
+  return has_row(p, row_of<C>(j, e)) && has_column(p, column_of<C>(w, m, e));
 }
 
 // The state at the start of the block's first segment.
@@ -218,7 +231,7 @@ __device__ __forceinline__ void first_state(const Arguments<C>& p, const Layout&
     for (int j = 0; j < C::ROWS / 8; ++j)
 #pragma unroll
       for (int e = 0; e < 4; ++e)
-        f.s[m][j][e] = C::ENDS || p.initial == nullptr
+        f.s[m][j][e] = C::ENDS || p.initial == nullptr || !has_element(p, w, m, j, e)
                            ? 0.0f
                            : p.initial[state_at<C>(w, s.initial, m, j, e)];
   if (C::ENDS) return;
@@ -228,7 +241,8 @@ __device__ __forceinline__ void first_state(const Arguments<C>& p, const Layout&
 #pragma unroll
     for (int m = 0; m < C::TILES; ++m) {
       const int tile = w.column / 16 + team * C::TILES + m;
-      const float4* const ends = p.ends + (at * (p.V / 16) + tile) * (C::K / 8 * 32) + piece * 32 + lane;
+      const float4* const ends =
+          p.ends + (at * (all_columns(p) / 16) + tile) * (C::K / 8 * 32) + piece * 32 + lane;
       float column[2] = {1.0f, 1.0f};
       if (C::VALUE || !C::KEY)
         column[0] = decays[C::ROW_DECAYS + tile * 16 + lane / 4],

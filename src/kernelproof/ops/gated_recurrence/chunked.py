@@ -5,211 +5,26 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from kernelproof.cuda import Kernel
-from kernelproof.ops.gated_recurrence.call import Call
-from kernelproof.ops.gated_recurrence.config import KEY_GATE, VALUE_GATE, types
+from kernelproof.ops.gated_recurrence.call import Call, Launch
+from kernelproof.ops.gated_recurrence.chunk_choice import (
+    CHUNK,
+    Chunks,
+    choose,
+    gate_keys_kernel,
+    whole,
+)
+from kernelproof.ops.gated_recurrence.config import types
 
-_SOURCE = Path(__file__).parent / "chunked.cu"
-_SOURCE_KEYS = Path(__file__).parent / "gate_keys.cu"
-CHUNK = 16  # steps
 _ELEMENTS = (torch.bfloat16, torch.float16, torch.float32)
-_SHARED_LIMIT = 227 * 1024  # bytes that a block of sm_90 may have
-_MOST_SLOTS = 20
 # Below so many steps the general kernel is the faster one.
 _FEWEST_STEPS = 64
-# Steps of the first of two segments over those of the other, whose end and y take as long together
-# where both fit the GPU at once. More segments do not, and are best alike (measured on an H200).
-_LEAD = 1.7
 _MAX_INT = 2**31 - 1
-
-
-@dataclass(frozen=True)
-class Config:
-    """The template arguments of ``chunked.cu``, whose `Config` says what they mean."""
-
-    element: torch.dtype
-    gate: str
-    gate_bytes: int
-    gates: int
-    key_dim: int
-    tiles: int
-    states: int
-    preparers: int
-    ahead: int
-    ends: bool = False
-    halves: int = 1
-    prepared: bool = False
-    precise: bool = False
-    slots: int = 0  # 0: as many as fit
-
-    @property
-    def columns(self) -> int:
-        """Columns of the state per block."""
-        return self.states // self.halves * 16 * self.tiles
-
-    @property
-    def threads(self) -> int:
-        return 32 * (self.states + self.preparers)
-
-    @property
-    def by_key(self) -> bool:
-        return bool(self.gates & KEY_GATE)
-
-    @property
-    def by_column(self) -> bool:
-        return bool(self.gates & VALUE_GATE) or not self.by_key
-
-    @property
-    def planes(self) -> tuple[int, int]:
-        """So many bfloat16 numbers make an element of q and k with their gates, and of A."""
-        if self.element == torch.float32:
-            return 3, 3
-        if self.element == torch.float16:
-            return 2, 2
-        scalar = not self.by_key and not self.gates & VALUE_GATE
-        return (2 if self.precise and self.by_key else 1), (2 if self.precise or scalar else 1)
-
-    @property
-    def slot(self) -> int:
-        """Bytes of a slot."""
-        size = 2 * CHUNK * self.key_dim * (1 if self.ends else 2) * self.planes[0]
-        size += self.element.itemsize * CHUNK * self.columns
-        if self.gates & VALUE_GATE:
-            size += CHUNK * self.columns * self.gate_bytes
-        size += 0 if self.ends else 512 * self.planes[1]
-        size += 4 * self.key_dim if self.by_key else 0
-        size += 192 if self.ends or not self.by_key else 0
-        return -(-size // 1024) * 1024
-
-    @property
-    def shared(self) -> int:
-        """Bytes of shared memory per block."""
-        return self._fixed() + self.slots * (self.slot + 16)
-
-    def _fixed(self) -> int:
-        levelled = self.by_key and not self.prepared
-        parts = self.key_dim // 64 if levelled else 1
-        groups, teams = self.preparers // parts, self.states // self.halves
-        size = 16 + (teams * 32 if self.halves > 1 else 0)
-        if not self.ends and self.element.itemsize == 2:
-            size += teams * 2 * CHUNK * 32 * self.tiles
-            size += teams * 2 * self.tiles * 1024 if self.halves > 1 else 0
-        if levelled:
-            size += self.preparers * (self.ahead + 1) * CHUNK * 64 * self.gate_bytes
-            if not self.ends:
-                own = 2 * CHUNK * 144 if self.element == torch.bfloat16 else 64 * 128
-                size += self.preparers * own + groups * 2 * (parts - 1) * 896
-        if self.by_key and self.ends:
-            size += groups * 8 * self.key_dim
-        return size
-
-    def fitted(self, limit: int = _SHARED_LIMIT) -> Config:
-        """With as many slots as fit the shared memory."""
-        slots = (limit - self._fixed()) // (self.slot + 16)
-        return replace(self, slots=min(slots, _MOST_SLOTS))
-
-    def kernel(self) -> Kernel:
-        return _kernel(self)
-
-
-@functools.cache
-def _kernel(c: Config) -> Kernel:
-    numbers = (c.gates, c.key_dim, c.tiles, c.states, c.slots, c.preparers, c.ahead)
-    ends, *forms = ("true" if x else "false" for x in (c.ends, c.prepared, c.precise))
-    element = types(c.element, torch.float32, False)[0]
-    arguments = [element, c.gate, *map(str, numbers), ends, str(c.halves), *forms, str(c.shared)]
-    return Kernel(_SOURCE, f"chunked<Config<{', '.join(arguments)}>>")
-
-
-@functools.cache
-def _gate_keys(element: torch.dtype, gate: str, gates: int, key_dim: int, precise: bool) -> Kernel:
-    """The kernel that does the work on gates of keys for all columns of a head at once."""
-    name = types(element, torch.float32, False)[0]
-    return Kernel(
-        _SOURCE_KEYS, f"gate_keys<{name}, {gate}, {gates}, {key_dim}, {str(precise).lower()}>"
-    )
-
-
-class Chunks(NamedTuple):
-    """How a call goes: the kernel that gives y, the one before it where a sequence has more than
-    one segment, and the segments."""
-
-    config: Config
-    ends: Config | None
-    segments: int
-    lead: int  # steps of the first segment, which waits for none
-    length: int  # steps of each other one
-
-
-def choose(
-    gate: str,
-    gate_bytes: int,
-    gates: int,
-    key_dim: int,
-    value_dim: int,
-    steps: int | None,
-    element: torch.dtype = torch.bfloat16,
-    precise: bool = False,
-) -> Chunks | None:
-    """The kernels for a problem, None where ``chunked.cu`` has none. ``steps`` is None where the
-    host does not know the lengths of sequences. ``precise``: bfloat16 operands in two parts.
-
-    Segments round differently from a sequence that is gone through at once, so that they depend
-    on the sizes of one head alone, as everything that decides the rounding does.
-    """
-    if value_dim % 64 or key_dim not in (64, 128, 256):
-        return None
-    if gates & KEY_GATE and key_dim == 256 and (gates & VALUE_GATE or steps is None):
-        return None
-    base = Config(element, gate, gate_bytes, gates, key_dim, 1, 4, 4, 2, precise=precise)
-    if gates & KEY_GATE:
-        if key_dim == 256:
-            base = replace(base, states=8, ahead=1, halves=2, prepared=True)
-            base = replace(base, preparers=2 if precise else 4)  # slots are larger then
-        elif gates & VALUE_GATE:
-            base = replace(base, ahead=1)
-        elif key_dim == 128 and value_dim % 128 == 0:
-            base = replace(base, tiles=2, ahead=1)
-    elif key_dim == 256:
-        base = replace(base, ahead=1)
-    elif key_dim == 128:
-        base = replace(base, states=8 if value_dim % 128 == 0 else 4, ahead=1)
-    else:
-        base = replace(base, ahead=3)
-    if element != torch.bfloat16:  # operands of several planes: more shared memory and registers
-        wide = element == torch.float32 and key_dim == 128 and value_dim % 128 == 0
-        base = replace(base, tiles=1, states=8 if wide else 4, halves=1, precise=False)
-        base = replace(base, ahead=0 if key_dim == 64 and element == torch.float32 else 1)
-        if key_dim == 256:
-            alone = element == torch.float32 and not gates & KEY_GATE
-            base = replace(base, preparers=1 if alone else 2)
-        elif element == torch.float32 and gates & VALUE_GATE and key_dim == 128:
-            base = replace(base, preparers=2)
-    config = base.fitted()
-    if steps is None:
-        return Chunks(config, None, 1, 0, 0)
-    segments, lead, length = divided(steps, 2048 if key_dim == 64 or steps > 8192 else 1024)
-    ends = replace(base, ends=True).fitted() if segments > 1 else None
-    return Chunks(config, ends, segments, lead, length)
-
-
-def divided(steps: int, length: int) -> tuple[int, int, int]:
-    """How many segments there are, about ``length`` steps long, and the steps of the first and of
-    each other. The first one's blocks start while the others' ends are still being computed."""
-    segments = max(1, -(-steps // length))
-    if segments == 1:
-        return 1, steps, steps
-    other = steps / (segments - 1 + (_LEAD if segments == 2 else 1.0))
-    other = max(CHUNK, int(other) // CHUNK * CHUNK)
-    lead = -(-(steps - other * (segments - 1)) // CHUNK) * CHUNK
-    return segments, lead, other
 
 
 @dataclass(frozen=True)
@@ -220,9 +35,9 @@ class Plan:
     first: int  # blocks of the launch for the ends of segments
     blocks: int
     chains: int  # heads of all sequences
-    key_dim: int
+    key_dim: int  # as the kernels hold them
     value_dim: int
-    numbers: tuple[int, ...]  # T, H, V, segments, steps of the first and of others
+    numbers: tuple[int, ...]  # T, H, V, K, segments, steps of the first and of others
     group: int
     strides: bytes
 
@@ -282,11 +97,13 @@ def _plan(
         None if packed else steps,
         element,
         precise,
+        heads,
     )
     if chunks is None:
         return None
     chains = (sequences if packed else batch) * heads
-    tiles = value_dim // chunks.config.columns
+    rows, columns = whole(key_dim, value_dim)
+    tiles = columns // chunks.config.columns
     blocks = chains * tiles * chunks.segments
     if blocks > _MAX_INT or steps > _MAX_INT - 4096:
         return None
@@ -297,9 +114,9 @@ def _plan(
         chains * tiles * (chunks.segments - 1),
         blocks,
         chains,
-        key_dim,
-        value_dim,
-        (steps, heads, value_dim, chunks.segments, chunks.lead, chunks.length),
+        rows,
+        columns,
+        (steps, heads, value_dim, key_dim, chunks.segments, chunks.lead, chunks.length),
         heads // key_heads,
         struct.pack(f"<{len(numbers)}q", *numbers),
     )
@@ -311,57 +128,40 @@ def _in_units(sizes: Sequence[int], strides: Sequence[int], unit: int) -> bool:
     return strides[3] == 1 and all(n <= 1 or s % unit == 0 for n, s in outer)
 
 
-def launch(plan: Plan, call: Call, scale: float, y: Tensor) -> None:
-    """Run ``plan``: write y and, if given, the last state."""
-    for one in launches(plan, call, scale, y):
-        one.kernel(
-            *one.arguments, grid=one.grid, block=one.block, shared=one.shared,
-            programmatic=one.overlaps,
-        )  # fmt: skip
+def scratch_bytes(plan: Plan) -> tuple[int, ...]:
+    """Bytes of what launches hand on: ends of segments and their decays; of what `gate_keys.cu`
+    makes, operands, products and decays. 0 for what there is not."""
+    c, segments = plan.chunks.config, plan.chunks.segments
+    count = plan.chains * (segments - 1)
+    width = plan.key_dim * c.by_key + plan.value_dim * c.by_column
+    pieces = plan.chains * -(-plan.numbers[0] // CHUNK) if c.prepared else 0
+    return (
+        4 * count * plan.key_dim * plan.value_dim,
+        4 * count * width,
+        pieces * 4 * CHUNK * c.key_dim * c.planes[0],
+        pieces * 512 * c.planes[1],
+        pieces * 4 * c.key_dim,
+    )
 
 
-class Launch(NamedTuple):
-    """One launch."""
-
-    kernel: Kernel
-    arguments: tuple[Any, ...]
-    grid: int
-    block: int
-    shared: int
-    overlaps: bool = False  # it may begin before the launch before it has ended
-
-
-def launches(plan: Plan, call: Call, scale: float, y: Tensor) -> list[Launch]:
-    """The launches of ``plan`` in order, with memory for what they hand on."""
+def launches(
+    plan: Plan, call: Call, scale: float, y: Tensor, scratch: Sequence[Tensor | None]
+) -> list[Launch]:
+    """The launches of ``plan`` in order, which write y and, if given, the last state.
+    ``scratch``: memory of `scratch_bytes`."""
     q, k, v, gate_k, gate_v, gate_head, initial, last, _, cu_seqlens = call
     made: list[Launch] = []
-    ends: Any = None
-    decays: Any = None
-    segments = plan.numbers[3]
-    if segments > 1:
-        count = plan.chains * (segments - 1)
-        main = plan.chunks.config
-        width = plan.key_dim * main.by_key + plan.value_dim * main.by_column
-        ends = v.new_empty(count * plan.key_dim * plan.value_dim, dtype=torch.float32)
-        decays = v.new_empty(count * width, dtype=torch.float32)
-    operands: Any = None
-    products: Any = None
-    chunk_decays: Any = None
     c = plan.chunks.config
     if c.prepared:
-        pieces = plan.chains * -(-plan.numbers[0] // CHUNK)
-        operands = v.new_empty(pieces * 4 * CHUNK * c.key_dim * c.planes[0], dtype=torch.uint8)
-        products = v.new_empty(pieces * c.planes[1] * 128, dtype=torch.int32)
-        chunk_decays = v.new_empty(pieces * c.key_dim, dtype=torch.float32)
-        arguments = (
-            q, k, gate_k, gate_head, operands, products, chunk_decays, *plan.numbers[:2],
+        arguments: tuple[Any, ...] = (
+            q, k, gate_k, gate_head, *scratch[2:], *plan.numbers[:2], plan.numbers[3],
             plan.group, plan.strides,
         )  # fmt: skip
-        kernel = _gate_keys(c.element, c.gate, c.gates, c.key_dim, c.precise)
-        made.append(Launch(kernel, arguments, pieces, c.key_dim // 2, 0))
+        kernel = gate_keys_kernel(c.element, c.gate, c.gates, c.key_dim, c.precise)
+        pieces = plan.chains * -(-plan.numbers[0] // CHUNK)
+        made.append(Launch(kernel, arguments, pieces, c.key_dim // 2))
     arguments = (
-        q, k, v, gate_k, gate_v, gate_head, initial, y, last, ends, decays, operands, products,
-        chunk_decays, cu_seqlens, *plan.numbers,
+        q, k, v, gate_k, gate_v, gate_head, initial, y, last, *scratch, cu_seqlens, *plan.numbers,
         int(cu_seqlens is not None and cu_seqlens.dtype == torch.int64), plan.group, scale,
         plan.strides,
     )  # fmt: skip
@@ -387,6 +187,8 @@ def describe(plan: Plan) -> str:
             f", in {segments} segments, the first of {plan.chunks.lead} steps and others of up to "
             f"{plan.chunks.length}, whose ends an earlier launch computes"
         )
+    if c.tails:
+        text += f"; rows and columns beyond {plan.numbers[3]} x {plan.numbers[2]} are zeros"
     if c.prepared:
         text += "; a launch before them works on the gates of keys, once for all columns"
     return text

@@ -6,22 +6,25 @@
 #include "fine.cuh"
 #include "warpgroup.cuh"
 
-// ---- configuration; chunked.py chooses it and computes SHARED likewise
+// ---- configuration; chunk_choice.py chooses it and computes SHARED likewise
 
 template <class Element_, class Gate_, int GATES, int K_, int TILES_, int STATES_, int SLOTS_, int PREPARERS_,
-          int AHEAD_, bool ENDS_, int HALVES_, bool PREPARED_, bool PRECISE_, int SHARED_>
+          int AHEAD_, bool ENDS_, int HALVES_, bool PREPARED_, bool PRECISE_, bool TAILS_, int SHARED_>
 struct Config {
   typedef Element_ Element;
   typedef Gate_ Gate;
   static constexpr bool KEY = GATES & 1, VALUE = GATES & 2, HEAD = GATES & 4;
   static constexpr bool COLUMN = VALUE;
   static constexpr bool SCALAR = !KEY && !VALUE;  // a gate for all of the state, or none
+  static constexpr bool SINCE = SCALAR && HEAD;  // products of that gate are notes in slots
   static constexpr int ROW_DECAYS = KEY ? K_ : 0;  // of a segment, before those of columns
   static constexpr int K = K_, TILES = TILES_, STATES = STATES_, SLOTS = SLOTS_;
   static constexpr int PREPARERS = PREPARERS_, AHEAD = AHEAD_;
   static constexpr bool ENDS = ENDS_;    // the end state of a segment only
   static constexpr int HALVES = HALVES_;  // state warps that share columns, each with some rows
-  static constexpr bool PREPARED = PREPARED_;  // the work on gates of keys is done, by operands.cu
+  static constexpr bool PREPARED = PREPARED_;  // the work on gates of keys is done, by gate_keys.cu
+  // The state has less than K rows, or less columns than its blocks: what is missing counts as zero.
+  static constexpr bool TAILS = TAILS_;
   static constexpr int PARTS = KEY && !PREPARED ? K / 64 : 1;  // warps that prepare one chunk
   static constexpr int GROUPS = PREPARERS / PARTS;
   static constexpr int ROWS = K / HALVES, TEAMS = STATES / HALVES;  // rows of a warp; column groups
@@ -69,9 +72,9 @@ struct Config {
   static constexpr int AT_TOTALS = AT_RING + PREPARERS * RING;
   static constexpr int AT_BARRIERS = AT_TOTALS + GROUPS * TOTALS;
   static constexpr int SHARED = AT_BARRIERS + SLOTS * 16 + (HALVES > 1 ? TEAMS * 32 : 0) + 16;
-  static_assert(SHARED == SHARED_, "chunked.py and chunked.cu disagree on the shared memory");
+  static_assert(SHARED == SHARED_, "chunk_choice.py and chunked.cu disagree on the shared memory");
   static_assert(SLOTS > AHEAD * GROUPS + 1 && SLOTS >= GROUPS, "the ring is too short for what is under way");
-  static_assert(BY_WARPS || (STATES % 4 == 0 && HALVES == 1), "wgmma takes four warps");
+  static_assert(BY_WARPS || TEAMS % 4 == 0, "wgmma takes four warps");
 };
 
 template <class C>
@@ -88,7 +91,7 @@ struct Arguments {
   const uint4* products;   // A of each chunk, as its slot takes it
   const float* chunk_decays;  // product of the gates of a chunk: (N * H, chunks, K)
   const void* bounds;   // of packed sequences, or null
-  int T, H, V, segments, lead, length, bounds_64, group;  // lead: steps of the first segment
+  int T, H, V, rows, segments, lead, length, bounds_64, group;  // lead: steps of the first segment
   float scale;
 };
 // Strides in elements: batch, step, head; of states sequence, head, row, column.
@@ -96,10 +99,22 @@ struct Layout {
   int64 q[3], k[3], v[3], gate_k[3], gate_v[3], gate_head[3], initial[4], last[4];
 };
 
+// Columns of the state over all blocks, those that are missing included.
+template <class C>
+__device__ __forceinline__ int all_columns(const Arguments<C>& p) {
+  return C::TAILS ? (p.V + C::COLUMNS - 1) / C::COLUMNS * C::COLUMNS : p.V;
+}
 // Products of gates that a segment hands on: of rows, then of columns.
 template <class C>
 __device__ __forceinline__ int width(const Arguments<C>& p) {
-  return C::ROW_DECAYS + (C::VALUE || !C::KEY ? p.V : 0);
+  return C::ROW_DECAYS + (C::VALUE || !C::KEY ? all_columns<C>(p) : 0);
+}
+// Whether the state has this row, this column.
+template <class C>
+__device__ __forceinline__ bool has_row(const Arguments<C>& p, int row) { return !C::TAILS || row < p.rows; }
+template <class C>
+__device__ __forceinline__ bool has_column(const Arguments<C>& p, int column) {
+  return !C::TAILS || column < p.V;
 }
 
 // What a block does: `chunks` chunks of steps from `first` on, of which the first `silent` are

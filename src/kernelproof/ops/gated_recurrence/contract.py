@@ -112,6 +112,7 @@ def _step(device: str, arguments: tuple[Any, ...]) -> Tensor:
     state, log_gates, scale = arguments[3], *arguments[7:]
     check_writable(state)
     y = _launchers(device).launch_step(*tensors, scale, state, log_gates)
+    torch.autograd.graph.increment_version(state)  # as its gradients, if it was kept for any, ask
     one: Tensor = y.squeeze(1)
     return one
 

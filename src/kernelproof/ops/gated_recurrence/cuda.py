@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from kernelproof.cuda import Kernel
 from kernelproof.errors import UnsupportedError
 from kernelproof.ops.gated_recurrence import chunked
-from kernelproof.ops.gated_recurrence.call import Call
+from kernelproof.ops.gated_recurrence.call import Call, Launch
 from kernelproof.ops.gated_recurrence.config import SHARED_LIMIT, Config, choose, gate_bits
 from kernelproof.ops.gated_recurrence.cuda_backward import launch_backward
 from kernelproof.ops.gated_recurrence.cuda_step import launch_step
@@ -22,7 +22,7 @@ from kernelproof.ops.gated_recurrence.forms import Form
 __all__ = ["ModelNew", "launch", "launch_backward", "launch_step"]
 
 _NO_STRIDES = (0, 0, 0, 0)
-_MAX_ROWS = 1024  # of the state in one launch
+MAX_ROWS = 1024  # of the state in one launch
 _MAX_INT = 2**31 - 1
 # What the split of time is chosen for where the lengths of sequences are known to the GPU alone.
 _UNKNOWN_STEPS = 1 << 20
@@ -78,13 +78,32 @@ def launch(
         return y, state
     call = Call(q, k, v, gate_k, gate_v, gate_head, initial_state, state, log_gates, cu_seqlens)
     in_chunks = chunked.plan(call)
-    if in_chunks is not None:
-        chunked.launch(in_chunks, call, float(scale), y)
-    elif q.shape[3] > _MAX_ROWS:
+    if in_chunks is None and q.shape[3] > MAX_ROWS:
         _launch_row_blocks(call, scale, y)
-    else:
-        _launch(call, scale, y)
+        return y, state
+    for one in launches(in_chunks, call, scale, y, scratch_of(in_chunks, v)):
+        one.run()
     return y, state
+
+
+def scratch_of(plan: chunked.Plan | None, v: Tensor) -> list[Tensor | None]:
+    """Memory for what the launches of ``plan`` hand on, on v's device."""
+    sizes = () if plan is None else chunked.scratch_bytes(plan)
+    return [v.new_empty(n, dtype=torch.uint8) if n else None for n in sizes]
+
+
+def launches(
+    plan: chunked.Plan | None,
+    call: Call,
+    scale: float,
+    y: Tensor,
+    scratch: Sequence[Tensor | None],
+) -> list[Launch]:
+    """The launches of a call with K up to 1024: those of ``plan``, as `chunked.plan` makes it, or
+    the one of ``kernel.cu``. They write y and, if given, the last state."""
+    if plan is None:
+        return [_general(call, scale, y)]
+    return chunked.launches(plan, call, float(scale), y, scratch)
 
 
 class ModelNew(nn.Module):
@@ -116,8 +135,8 @@ def _launch_row_blocks(call: Call, scale: float, y: Tensor) -> None:
         )
     total = torch.zeros_like(y, dtype=torch.float32)
     part = torch.empty_like(total)
-    for first in range(0, call.q.shape[-1], _MAX_ROWS):
-        rows = slice(first, first + _MAX_ROWS)
+    for first in range(0, call.q.shape[-1], MAX_ROWS):
+        rows = slice(first, first + MAX_ROWS)
         block = call._replace(
             q=call.q[..., rows],
             k=call.k[..., rows],
@@ -125,18 +144,18 @@ def _launch_row_blocks(call: Call, scale: float, y: Tensor) -> None:
             initial=None if call.initial is None else call.initial[:, :, rows],
             last=None if call.last is None else call.last[:, :, rows],
         )
-        _launch(block, scale, part)
+        _general(block, scale, part).run()
         total += part
     y.copy_(total)
 
 
-def _launch(call: Call, scale: float, y: Tensor) -> None:
+def _general(call: Call, scale: float, y: Tensor) -> Launch:
     plan, bounds = _plan_of(call), call.cu_seqlens
     packed = () if bounds is None else (bounds, int(bounds.dtype == torch.int64))
-    plan.kernel(
-        *call[:7], y, call.last, *plan.numbers, float(scale),
-        *plan.strides, *packed, grid=plan.grid, block=plan.block, shared=plan.shared,
+    arguments = (
+        *call[:7], y, call.last, *plan.numbers, float(scale), *plan.strides, *packed
     )  # fmt: skip
+    return Launch(plan.kernel, arguments, plan.grid, plan.block, plan.shared)
 
 
 def _plan_of(call: Call) -> _Plan:
@@ -236,7 +255,7 @@ def _contiguous(sizes: Sequence[int], strides: Sequence[int]) -> bool:
 def describe(call: Call) -> str:
     """What `launch` would run, in words."""
     q, k, gate_k = call.q, call.k, call.gate_k
-    blocks = -(-q.shape[-1] // _MAX_ROWS)
+    blocks = -(-q.shape[-1] // MAX_ROWS)
     if q.shape[-1] == 0:
         return "no kernel, because a state without rows makes y zero"
     in_chunks = chunked.plan(call)
@@ -244,9 +263,9 @@ def describe(call: Call) -> str:
         return chunked.describe(in_chunks)
     plan = _plan_of(
         call._replace(
-            q=q[..., :_MAX_ROWS],
-            k=k[..., :_MAX_ROWS],
-            gate_k=None if gate_k is None else gate_k[..., :_MAX_ROWS],
+            q=q[..., :MAX_ROWS],
+            k=k[..., :MAX_ROWS],
+            gate_k=None if gate_k is None else gate_k[..., :MAX_ROWS],
         )
     )
     c = plan.config
@@ -259,5 +278,5 @@ def describe(call: Call) -> str:
     return (
         f"kernel.cu, {plan.grid} blocks of {plan.block} threads, {plan.shared:,} bytes of shared "
         f"memory and {c.tile} columns each; {split}; inputs read {reads}"
-        + (f"; {blocks} launches of up to {_MAX_ROWS} rows" if blocks > 1 else "")
+        + (f"; {blocks} launches of up to {MAX_ROWS} rows" if blocks > 1 else "")
     )

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from kernelproof.cuda import Kernel
 from kernelproof.errors import UnsupportedError
+from kernelproof.ops.gated_recurrence.call import Launch
 from kernelproof.ops.gated_recurrence.config import gate_bits, types
 
 _SOURCE = Path(__file__).parent / "step.cu"
@@ -36,8 +37,24 @@ def launch_step(
         UnsupportedError: K, V or the number of blocks does not fit 32 bits.
     """
     y = torch.empty(v.shape, dtype=v.dtype, device=v.device)
-    if y.numel() == 0:
-        return y
+    if y.numel():
+        step_launch(q, k, v, gate_k, gate_v, gate_head, scale, state, log_gates, y).run()
+    return y
+
+
+def step_launch(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate_k: Tensor | None,
+    gate_v: Tensor | None,
+    gate_head: Tensor | None,
+    scale: float,
+    state: Tensor,
+    log_gates: bool,
+    y: Tensor,
+) -> Launch:
+    """The launch of `launch_step`, which writes ``y`` as well."""
     gate = gate_k if gate_k is not None else gate_v if gate_v is not None else gate_head
     kernel, grid, sizes, strides = _plan(
         q.dtype,
@@ -55,11 +72,10 @@ def launch_step(
         None if gate_head is None else gate_head.stride(),
         state.stride(),
     )
-    kernel(
-        q, k, v, gate_k, gate_v, gate_head, state, y, *sizes, float(scale), *strides,
-        grid=grid, block=_THREADS,
+    arguments = (
+        q, k, v, gate_k, gate_v, gate_head, state, y, *sizes, float(scale), *strides
     )  # fmt: skip
-    return y
+    return Launch(kernel, arguments, grid, _THREADS)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -12,7 +12,7 @@ __device__ __forceinline__ float2 pair_at(const half16* x) {
 template <class Element, class Gate, int GATES, int K, bool PRECISE>
 __global__ void __launch_bounds__(K / 2, same<Element, bfloat> ? 4 : 1)
     gate_keys(const Element* q, const Element* k, const Gate* gate_k, const Gate* gate_head,
-              char* operands, uint4* products, float* decays, int T, int H, int group,
+              char* operands, uint4* products, float* decays, int T, int H, int rows, int group,
               const __grid_constant__ Layout s) {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
   constexpr int WARPS = K / 64;
@@ -34,17 +34,18 @@ __global__ void __launch_bounds__(K / 2, same<Element, bfloat> ? 4 : 1)
   float2 g[16];
   float top = 0.0f;
   const float2 nothing = make_float2(0.0f, 0.0f);
+  const bool there = column < rows;  // else these rows of the state do not exist, and are zeros
 #pragma unroll
   for (int t = 0; t < 16; ++t) {
     if constexpr (FINE) {
-      qs[t] = t < valid ? pair_at(q_at + t * s.q[1]) : nothing;
-      ks[t] = t < valid ? pair_at(k_at + t * s.k[1]) : nothing;
+      qs[t] = t < valid && there ? pair_at(q_at + t * s.q[1]) : nothing;
+      ks[t] = t < valid && there ? pair_at(k_at + t * s.k[1]) : nothing;
     } else {
-      qr[t] = t < valid ? *reinterpret_cast<const u32*>(q_at + t * s.q[1]) : 0;
-      kr[t] = t < valid ? *reinterpret_cast<const u32*>(k_at + t * s.k[1]) : 0;
+      qr[t] = t < valid && there ? *reinterpret_cast<const u32*>(q_at + t * s.q[1]) : 0;
+      kr[t] = t < valid && there ? *reinterpret_cast<const u32*>(k_at + t * s.k[1]) : 0;
     }
     const Gate* const pair = gate_at + t * s.gate_k[1];
-    g[t] = t < valid ? make_float2(to_float(pair[0]), to_float(pair[1])) : make_float2(1.0f, 1.0f);
+    g[t] = t < valid && there ? make_float2(to_float(pair[0]), to_float(pair[1])) : make_float2(1.0f, 1.0f);
     if ((GATES & 4) && t < valid) {
       const float head = to_float(
           gate_head[b * s.gate_head[0] + (t0 + t) * s.gate_head[1] + h * s.gate_head[2]]);
