@@ -93,15 +93,17 @@ def _gated_backward(
     return run
 
 
-def _gated_gradients(gates: str, sizes: tuple[int, int], gate_of: float = 1.0) -> Callable[[], Any]:
+def _gated_gradients(
+    gates: str, sizes: tuple[int, int], gate_of: float = 1.0, steps: int = 130
+) -> Callable[[], Any]:
     """In chunks on tensor cores, and a head with a large gate by the general kernel."""
 
     def run() -> Any:
         torch.manual_seed(0)
-        q, k = (torch.randn(1, 130, 1, sizes[0]).bfloat16() for _ in range(2))
-        v, of_y = (torch.randn(1, 130, 1, sizes[1]).bfloat16() for _ in range(2))
+        q, k = (torch.randn(1, steps, 1, sizes[0]).bfloat16() for _ in range(2))
+        v, of_y = (torch.randn(1, steps, 1, sizes[1]).bfloat16() for _ in range(2))
         widths = {"k": (sizes[0],), "v": (sizes[1],)}
-        given = [torch.rand(1, 130, 1, *w) if x in gates else None for x, w in widths.items()]
+        given = [torch.rand(1, steps, 1, *w) if x in gates else None for x, w in widths.items()]
         for gate in given:
             if gate is not None:
                 gate[:, 40, :, 3] = gate_of
@@ -317,7 +319,7 @@ WORK: dict[str, list[Callable[[], Any]]] = {
         _gated_gradients("k", (64, 128)), _gated_gradients("k", (128, 192)),
         _gated_gradients("v", (64, 128)),
     ],
-    "gated_recurrence/backward_states.cu": [_gated_gradients("k", (64, 192))],
+    "gated_recurrence/backward_states.cu": [_gated_gradients("k", (64, 192), steps=330)],
     "gated_recurrence/step.cu": [_gated_step(70, 24)],
     "gated_recurrence/chunked.cu": [*_CHUNKS[2:], *_FINE_CHUNKS],
     "gated_recurrence/chunk_prepare.cuh": [*_CHUNKS, *_FINE_CHUNKS],

@@ -91,8 +91,11 @@ def assert_close(got: list[Tensor | None], want: list[Tensor | None], bound: flo
 
 
 @pytest.fixture(autouse=True)
-def seeded() -> None:
+def seeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks that take two chunks, and ones that take a chunk less than others."""
     torch.manual_seed(5)
+    monkeypatch.setattr(chunked_backward, "_strips", lambda chunks, *_: (chunks + 1) // 2)
+    monkeypatch.setattr(chunked_backward, "_FEWEST_STEPS_COPIED", 66)
 
 
 @pytest.mark.parametrize(
@@ -154,12 +157,18 @@ def test_contracts() -> None:
             assert torch.equal(one, two) and torch.equal(mine, one[1:])
 
 
-def test_gates_that_overflow_meet_zeros() -> None:
-    call = Call("k", 80, states=False)
+@pytest.mark.parametrize(("end", "gate_of"), [("first", 1.8), ("first", 16.0), ("last", 1.8)])
+def test_gates_that_overflow_meet_zeros(end: str, gate_of: float) -> None:
+    """Gradients by states, or states, leave the range of float where they count for nothing: within
+    a chunk (which the general kernel has to take), or over chunks."""
+    call = Call("k", 260, states=False)
     q, k, v, gate, *_ = call.tensors
     assert q is not None and k is not None and v is not None and gate is not None
-    k[:, :40], v[:, :40], gate[:, :40] = 0, 0, 1.8
-    assert all(x is None or torch.isfinite(x).all() for x in call.run())
+    steps = slice(0, 200) if end == "first" else slice(60, 260)
+    gate[:, steps] = gate_of
+    for x in (k, v) if end == "first" else (q, call.grad):
+        x[:, steps] = 0
+    assert_close(call.run(), call.exact(), BOUND)
 
 
 def test_strides() -> None:
@@ -174,27 +183,61 @@ def test_strides() -> None:
     assert_close(call.run(), call.exact(), BOUND)
 
 
-@pytest.mark.parametrize(
-    "change", ["float32", "packed", "short", "two gates", "odd width", "expanded gradient"]
-)
+@pytest.mark.parametrize("change", ["float32", "packed", "short", "two gates", "few of 40"])
 def test_other_calls_are_left_to_the_general_kernel(change: str) -> None:
-    call = Call("kv" if change == "two gates" else "k", 20 if change == "short" else 66)
+    steps = {"short": 20, "few of 40": 65}.get(change, 66)
+    call = Call("kv" if change == "two gates" else "k", steps)
     tensors, grad, bounds = call.tensors, call.grad, None
     if change == "float32":
         tensors = [None if x is None else x.float() for x in tensors]
         grad = grad.float()
     if change == "packed":
         bounds = torch.tensor([0, 66])
-    if change == "odd width":
+    if change == "few of 40":
         tensors[2], grad = (x[..., :40] for x in (tensors[2], grad))  # type: ignore[index]
-    if change == "expanded gradient":
-        grad = torch.ones(1, dtype=torch.bfloat16).expand(grad.shape)
     with standing_in(Recorder(hopper=True)):
         given = Inputs(*tensors, cu_seqlens=bounds)  # type: ignore[arg-type]
         assert chunked_backward.plan(grad, given) is None
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"gates": "k", "sizes": (40, 56), "heads": 2},
+        {"gates": "vh", "sizes": (56, 72), "family": "slow", "states": False},
+        {"gates": "h", "sizes": (129, 64), "log": True},
+    ],
+    ids=str,
+)
+def test_widths_between_multiples_of_64(form: dict[str, Any]) -> None:
+    call = Call(**form)
+    assert_close(call.run(), call.exact(), BOUND)
+
+
+def test_gradients_that_are_the_same_everywhere() -> None:
+    """As those of a sum are; and a state's too."""
+    call = Call("k", 66)
+    assert call.last is not None
+    call.grad = torch.ones(1, dtype=torch.bfloat16).expand(call.grad.shape)
+    call.last = torch.ones(1).expand(call.last.shape)
+    assert_close(call.run(), call.exact(), BOUND)
 
 
 def test_the_largest_shape_compiles_and_fits_a_block() -> None:
     plan = chunked_backward.Plan("float", 3, True, 1, 64, 1, 128, 64, 1, 1, b"")
     assert plan.parts == 2 and plan.shared <= 227 * 1024
     assert plan.kernel().compile("sm_90a")
+
+
+def test_gates_that_lie_at_odd_places() -> None:
+    """Elements are read two at a time, which takes a copy of such gates."""
+    call = Call("k", 66, heads=2)
+    gate = call.tensors[3]
+    assert gate is not None
+    want = call.run()
+    for at in (0, 1):
+        padded = torch.full((1, 66, 2, 65), 9.0)
+        padded[..., at : at + 64] = gate
+        call.tensors[3] = padded[..., at : at + 64]
+        for mine, same in zip(call.run(), want, strict=True):
+            assert mine is None or same is None or torch.equal(mine, same)

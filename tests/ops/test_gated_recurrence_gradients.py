@@ -26,6 +26,18 @@ def test_every_plan_fits_a_block(rows: int, transposed: bool) -> None:
     assert blocks * (plan.shared + 1024) <= 228 * 1024
 
 
+@pytest.mark.parametrize(
+    ("chunks", "blocks", "slots"),
+    [(32, 128, 264), (64, 32, 132), (256, 16, 132), (5, 8, 132), (1, 64, 264), (7, 1000, 264)],
+)
+def test_strips_fill_the_gpu_in_few_turns(chunks: int, blocks: int, slots: int) -> None:
+    strips = chunked_backward._strips(chunks, blocks, slots)
+    assert 1 <= strips <= chunks
+    least = chunks * blocks / slots  # chunks that a place on the GPU takes one after the other
+    turns = -(-blocks * strips // slots) * -(-chunks // strips)
+    assert turns <= max(1.35 * least, 1.0) + 1
+
+
 def call(steps: int, gates: str, key_dim: int, value_dim: int, batch: int = 2) -> dict[str, Any]:
     """Arguments of `gated_recurrence`: four heads of two key heads."""
 
@@ -66,13 +78,23 @@ SIZES = [(64, 64), (128, 128), (192, 64), (64, 256), (256, 128)]
 def test_gpu_gradients(gates: str, sizes: tuple[int, int]) -> None:
     for steps in (64, 331):
         torch.manual_seed(steps)
-        given = call(steps, gates, *sizes)
-        assert "backward_chunks.cu" in explain(**given)
-        wide = {name: x.double() for name, x in given.items()}
-        for mine, true in zip(
-            gradients(given), gradients(wide, impl="reference"), strict=True
-        ):  # fmt: skip
-            assert (mine.double() - true).norm() <= 8e-3 * true.norm()
+        assert_right(call(steps, gates, *sizes))
+
+
+def assert_right(given: dict[str, Any]) -> None:
+    """In chunks, and near float64."""
+    assert "backward_chunks.cu" in explain(**given)
+    wide = {name: x.double() for name, x in given.items()}
+    for mine, true in zip(gradients(given), gradients(wide, impl="reference"), strict=True):
+        assert (mine.double() - true).norm() <= 8e-3 * true.norm()
+
+
+@gpu
+@needs_gpu
+@pytest.mark.parametrize("gates", ["k", "vh"])
+def test_gpu_widths_between_multiples_of_64(gates: str) -> None:
+    torch.manual_seed(2)
+    assert_right(call(300, gates, 40, 72))
 
 
 @gpu
@@ -93,6 +115,24 @@ def test_gpu_contracts(gates: str) -> None:
     wide = {name: x.double() for name, x in given.items()}
     for mine, true in zip(large, gradients(wide, impl="reference"), strict=True):
         assert (mine[2].double() - true[2]).norm() <= 8e-3 * true[2].norm()
+
+
+@gpu
+@needs_gpu
+@pytest.mark.parametrize("sizes", [(64, 192), (128, 128), (192, 64)], ids=str)
+@pytest.mark.parametrize("gates", ["k", "v"])
+def test_gpu_chunks_may_share_a_block(
+    gates: str, sizes: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How many blocks there are depends on the batch and the GPU; results do not."""
+    torch.manual_seed(4)
+    given = call(600, gates, *sizes)
+    found = []
+    for strips in (10, 1, 3):
+        monkeypatch.setattr(chunked_backward, "_strips", lambda *_, n=strips: n)
+        found.append(gradients(given))
+    for one, *others in zip(*found, strict=True):
+        assert all(torch.equal(one, other) for other in others)
 
 
 @gpu

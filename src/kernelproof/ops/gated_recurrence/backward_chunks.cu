@@ -4,23 +4,32 @@
 // ones get their gradient.
 //
 // With S_t = g_t * S_{t-1} + k_t v_t^T, D_t = scale q_t dy_t^T + g_{t+1} * D_{t+1} (g: one gate for
-// each row), let B[r][s] = dy_r v_s. In a block of 16 steps of a chunk, with S the state before it and
-// D the gradient behind it, times the gates that follow:
+// each row), let B[r][s] = dy_r v_s. Of some steps a ... e, with S the state before them and D the
+// gradient after them (times the gates that follow), let for each row of the state
 //
-//   X_t[r] = S_{t-1} dy_r:  X_0[r] = S dy_r,  X_{t+1}[r] = g_t X_t[r] + k_t B[r][t],  dq_t = X_{t+1}[t]
-//   Y_t[s] = D_t v_s:       Y_t[s] = q_t B[t][s] + g_{t+1} Y_{t+1}[s], from D v_s;    dk_t = Y_t[t]
-//   dg_t = sum_j S_{t-1} D_t = sum_{r >= t} (g_{t+1} ... g_r) q_r X_t[r] + (g_{t+1} ... g_15) Z_t,
-//   where Z_t = sum_j S_{t-1} D:  Z_{t+1} = g_t Z_t + k_t D v_t
+//   X[r] = S dy_r,  Y[s] = D v_s,  Z = sum_j S D.
 //
-// for each row of the state by itself, in float, with no state of a single step: a lane takes two
-// rows. S dy_r, D v_s and the first Z of a block come from the chunk's, with products of matrices
-// between blocks: keys times the gates up to the end of a later block (`KEYS`), and q times those from
-// the end of an earlier one (`QUERIES`). dv_s = sum_{r >= s} A[r][s] dy_r + D k_s, where A[r][s] is the
-// product q_r k_s with the gates between; within a block it comes from levels.cuh.
+// For a single step, dq = scale (g X + k B), dk = scale q B + Y and dg = scale q X + Z. More steps are
+// cut in half. With P the product of gates of the first half and Q that of the second, u_s the key of
+// step s times the gates after it within the first half, and p_r the query of step r times scale and
+// the gates up to and with it within the second, the halves have
 //
-// A block of threads takes 64 * PARTS rows of the state, a warp one block of steps of 64 rows.
+//   first half:   X as it is,  Y[s] = Q Y[s] + sum_r p_r B[r][s],  Z = Q Z + sum_r p_r X[r]
+//   second half:  Y as it is,  X[r] = P X[r] + sum_s u_s B[r][s],  Z = P Z + sum_s u_s Y[s]
+//
+// where X and Y on the right are those from before the cut. So a chunk goes from 64 steps to 32, 16
+// and 8 with products of matrices for the sums over B, in bfloat16, and from 8 to 1 in float, each
+// lane with two rows of the state and B of these steps. No state of a single step is formed.
+//
+// dv_s = sum_{r >= s} A[r][s] dy_r + D k_s, where A[r][s] is the product q_r k_s with the gates
+// between: p_r u_s where a cut parts r and s. The same cuts go down to single steps there, as in
+// levels.cuh.
+//
+// A block of threads takes 64 * PARTS rows of the state, a warp 16 steps of 32 rows. Between 8 steps
+// accumulators have rows of the state as rows and steps as columns; within them, half a warp takes 8
+// steps.
 
-#include "backward_chunks.cuh"
+#include "backward_halves.cuh"
 
 // chunked_backward.py computes SHARED likewise.
 template <class Gate_, int GATES_, int PARTS_, bool TRANSPOSED_, int SHARED_>
@@ -29,39 +38,39 @@ struct Config {
   static constexpr int GATES = GATES_;             // 1: of rows, 2: of the head
   static constexpr int PARTS = PARTS_;             // 64 rows each
   static constexpr bool TRANSPOSED = TRANSPOSED_;  // gates of columns: y instead of dq
-  static constexpr int WARPS = 4 * PARTS, THREADS = 32 * WARPS;
+  static constexpr int QUARTERS = 2 * PARTS;       // 32 rows each
+  static constexpr int WARPS = BLOCKS * QUARTERS, THREADS = 32 * WARPS;
   // So many times 64 columns are there at once, where there is room.
   static constexpr int STAGES = PARTS == 2 && !TRANSPOSED ? 2 : 1;
-  // Bytes of shared memory: stages of v, dy, S and D; then, for each part, 16 x 64 tiles.
-  static constexpr int TILE16 = TILE / 4, SCRATCH = 16 * 72 * 4;
+  // Bytes of shared memory: stages of v, dy, S and D.
   static constexpr int V = 0, DY = TILE, S = 2 * TILE, D = S + PARTS * TILE, STAGE = D + PARTS * TILE;
   static constexpr int AT_PARTS = STAGES * STAGE;
-  static constexpr int KEYS = 0, QUERIES = KEYS + 10 * TILE16;
-  static constexpr int SCRATCHES = QUERIES + (TRANSPOSED ? 10 : 6) * TILE16;
-  // Floats of 64 rows: gates of blocks, those before and after; Z; sums for Z.
-  static constexpr int TOTAL = SCRATCHES + 4 * SCRATCH, BEFORE = TOTAL + 1024, AFTER = BEFORE + 1024;
-  static constexpr int FIRST = AFTER + 1024, LATER = FIRST + 256, EARLIER = LATER + 6 * 256;
-  static constexpr int PART = EARLIER + 3 * 256;
-  static constexpr int A = AT_PARTS + PARTS * PART, B = A + 10 * 512, NEAR = B + 6 * 512;
-  static constexpr int SHARED = NEAR + 2 * 4 * 1024;
+  // For each part, tiles of 16 steps by 64 rows, one for each block of steps. At the cuts of 64 and
+  // 32 steps and of 16: u of blocks in a first half, p of those in a second.
+  static constexpr int TILE16 = TILE / 4;
+  static constexpr int CUT64 = 0, CUT32 = CUT64 + TILE, CUT16 = CUT32 + TILE;
+  // Keys times the gates up to the end of the chunk; q times those from its start.
+  static constexpr int TO_END = CUT16 + TILE, FROM_START = TO_END + TILE;
+  static constexpr int QUERIES = FROM_START + (TRANSPOSED ? TILE : 0), KEYS = QUERIES + TILE;
+  // Floats of 64 rows: gates of 8, 16 and 32 steps; Z of the chunk, in four parts; sums for Z.
+  static constexpr int FLOATS = 256;
+  static constexpr int GATES8 = KEYS + TILE, GATES16 = GATES8 + 8 * FLOATS;
+  static constexpr int GATES32 = GATES16 + 4 * FLOATS, Z = GATES32 + 2 * FLOATS;
+  static constexpr int SUMS64 = Z + 4 * FLOATS, SUMS32 = SUMS64 + 4 * FLOATS;
+  static constexpr int SUMS16 = SUMS32 + 4 * FLOATS, PART = SUMS16 + 8 * FLOATS;
+  // A and B: blocks of 16 x 16 as four tiles of 8 x 8. B within 8 steps, in float.
+  static constexpr int A = AT_PARTS + PARTS * PART, B = A + 10 * 512, NEAR = B + 10 * 512;
+  static constexpr int NEAR8 = 8 * 8 * 4 + 16;  // padded against bank conflicts
+  // Parts of A within 16 steps, before there is B.
+  static constexpr int SOME_OF_A = 6 * 32 * 4, OF_QUARTER = BLOCKS * SOME_OF_A;
+  static constexpr int LEAST = (QUARTERS - 1) * OF_QUARTER, USED = 10 * 512 + 8 * NEAR8;
+  static constexpr int SHARED = B + (LEAST > USED ? LEAST : USED);
   static_assert(SHARED == SHARED_, "chunked_backward.py and backward_chunks.cu disagree");
-  static_assert(SCRATCH >= 2 * LEVEL, "scratch");
 };
 
-// Keys of block `a` times the gates up to the end of block b - 1, a < b <= 4; q of block b times
-// those after the end of block a, -1 <= a < b (a = -1 only where they are needed).
-template <class C>
-__device__ __forceinline__ u32 keys_at(u32 part, int a, int b) {
-  return part + C::KEYS + (a * 4 - a * (a - 1) / 2 + b - a - 1) * C::TILE16;
-}
-template <class C>
-__device__ __forceinline__ u32 queries_at(u32 part, int a, int b) {
-  const int n = C::TRANSPOSED ? b + 1 : b;
-  return part + C::QUERIES + (n * (n - 1) / 2 + b - a - 1) * C::TILE16;
-}
-// A[r][s] and B[r][s] as blocks of 16 x 16, each as four tiles of 8 x 8.
-__device__ __forceinline__ int block_of(int r, int s) { return r * (r + 1) / 2 + s; }
-__device__ __forceinline__ int far_block_of(int r, int s) { return r * (r - 1) / 2 + s; }
+// Block (r, s) of A or B, s <= r.
+__device__ __forceinline__ int block_of(int r, int s) { return (r * (r + 1) / 2 + s) * 512; }
+// Its tile of rows half * 8 ... and columns n * 8 ... is number half * 2 + n.
 __device__ __forceinline__ void store_block(u32 at, const float (&x)[2][4], int lane) {
 #pragma unroll
   for (int n = 0; n < 2; ++n)
@@ -69,437 +78,305 @@ __device__ __forceinline__ void store_block(u32 at, const float (&x)[2][4], int 
     for (int half = 0; half < 2; ++half)
       store32(at + (half * 2 + n) * 128 + lane * 4, pack(x[n][2 * half], x[n][2 * half + 1]));
 }
+// As left operand, as it is and transposed; as a pair of right operands, whose columns are the
+// block's columns, and its rows.
 __device__ __forceinline__ void left_of_block(u32 (&x)[4], u32 at, int lane) {
   load_matrices(x, at + (lane / 8 % 2 * 2 + lane / 16) * 128 + lane % 8 * 16);
 }
 __device__ __forceinline__ void left_of_block_transposed(u32 (&x)[4], u32 at, int lane) {
   load_transposed(x, at + lane * 16);
 }
-// Pairs of right operands from a state: its rows are columns of the product, and transposed.
-__device__ __forceinline__ void right_of_state(u32 (&x)[4], u32 at, int row, int unit, int lane) {
-  load_matrices(x, at + ((row / 8 + lane / 16) * 8 + unit + lane / 8 % 2) * 128 + lane % 8 * 16);
+__device__ __forceinline__ void right_of_block(u32 (&x)[4], u32 at, int lane) {
+  load_transposed(x, at + (lane / 8 % 2 * 2 + lane / 16) * 128 + lane % 8 * 16);
 }
-__device__ __forceinline__ void right_of_state_transposed(u32 (&x)[4], u32 at, int row, int unit,
-                                                          int lane) {
+__device__ __forceinline__ void right_of_block_transposed(u32 (&x)[4], u32 at, int lane) {
+  load_matrices(x, at + lane * 16);
+}
+// Operands from a state of 64 columns: its rows are rows of the product; its columns are columns.
+__device__ __forceinline__ void left_of_state(u32 (&x)[4], u32 at, int row, int unit, int lane) {
+  load_matrices(x, at + ((row / 8 + lane / 8 % 2) * 8 + unit + lane / 16) * 128 + lane % 8 * 16);
+}
+__device__ __forceinline__ void right_of_state(u32 (&x)[4], u32 at, int row, int unit, int lane) {
   load_transposed(x, at + ((row / 8 + lane / 8 % 2) * 8 + unit + lane / 16) * 128 + lane % 8 * 16);
 }
 
-// Sums over the 16 rows of an accumulator times those of a tile; to 64 floats.
-__device__ __forceinline__ void sum_of_products(const float (&x)[8][4], u32 tile, u32 to, int lane) {
-#pragma unroll
-  for (int n = 0; n < 8; ++n) {
-    const float2 up = unpack(load32(tile + unit_of(lane / 4, n) + lane % 4 * 4));
-    const float2 down = unpack(load32(tile + unit_of(lane / 4 + 8, n) + lane % 4 * 4));
-    float2 sum = make_float2(fmaf(x[n][0], up.x, x[n][2] * down.x),
-                             fmaf(x[n][1], up.y, x[n][3] * down.y));
-#pragma unroll
-    for (int other = 4; other < 32; other *= 2) {
-      sum.x += __shfl_xor_sync(~0u, sum.x, other);
-      sum.y += __shfl_xor_sync(~0u, sum.y, other);
-    }
-    if (lane < 4) store64(to + n * 32 + lane * 8, sum);
-  }
-}
-// Columns of an accumulator times 64 floats.
-__device__ __forceinline__ void times_columns(float (&to)[8][4], const float (&x)[8][4], u32 by,
-                                              int lane) {
-#pragma unroll
-  for (int n = 0; n < 8; ++n) {
-    const float2 g = load64(by + n * 32 + lane % 4 * 8);
-    to[n][0] = x[n][0] * g.x, to[n][1] = x[n][1] * g.y;
-    to[n][2] = x[n][2] * g.x, to[n][3] = x[n][3] * g.y;
-  }
-}
-// += a (16 x 16) * a tile of 16 x 64.
-__device__ __forceinline__ void multiply_tile(float (&x)[8][4], const u32 (&a)[4], u32 tile, int lane) {
-#pragma unroll
-  for (int n = 0; n < 4; ++n) {
-    u32 b[4];
-    right_transposed(b, tile, 0, n * 2, lane);
-    multiply(x[2 * n], a, b[0], b[1]), multiply(x[2 * n + 1], a, b[2], b[3]);
-  }
-}
-// An accumulator to the scratch of the warp, whose lanes then read pairs of columns.
-__device__ __forceinline__ void store_columns(u32 scratch, const float (&x)[8][4], int lane) {
-#pragma unroll
-  for (int n = 0; n < 8; ++n)
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-      store64(scratch + (lane / 4 + half * 8) * 288 + n * 32 + lane % 4 * 8,
-              make_float2(x[n][2 * half], x[n][2 * half + 1]));
-}
-__device__ __forceinline__ float2 column_of_scratch(u32 scratch, int t, int lane) {
-  return load64(scratch + t * 288 + lane * 8);
-}
-// Row t of 16 x 16 floats, the same for all lanes.
-__device__ __forceinline__ void load_row(float (&x)[16], u32 at, int t) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const uint4 y = load128(at + t * 64 + i * 16);
-    x[4 * i] = __uint_as_float(y.x), x[4 * i + 1] = __uint_as_float(y.y);
-    x[4 * i + 2] = __uint_as_float(y.z), x[4 * i + 3] = __uint_as_float(y.w);
-  }
-}
-
-struct Outputs {
-  bfloat *dq, *dk;  // (B, T, H, rows); dq also where it is called y, (B, T, H, columns)
-  bfloat* dv;       // (B, T, H, columns), or null
-  float* dv_parts;  // (groups of rows, B, T, H, columns), where there is more than one
-  float *y_parts, *dg;
-};
-
 // What a warp and a lane are for.
 struct Role {
-  int lane, block, part, row;  // row: first of the lane's two
-  u32 shared, own, scratch;    // shared memory: all, of the part, of the warp
+  int lane, block, part, rows;  // rows: first of the warp's 32 within its part
+  int quarter, half;            // half: which 8 steps
+  int row, eighth;              // the lane's first row within the part; its 8 steps in the chunk
+  u32 shared, own;              // shared memory: all, of the part
+  u32 tile;                     // the first of the tiles of the warp's 16 steps
+  u32 word;                     // of the lane's rows at the first of its steps, within such a tile
 };
-
-struct Nothing {
-  template <class T>
-  __device__ __forceinline__ void operator()(int, T) const {}
-};
-
-// Keys and q with gates, and A, of the warp's block of steps.
 template <class C>
-__device__ __forceinline__ void prepare(const Role& r, const Steps& x, const Sizes& z) {
+__device__ __forceinline__ Role role_of(u32 shared, u32 thread) {
+  Role r;
+  const int warp = thread / 32;
+  r.lane = thread % 32, r.block = warp % BLOCKS, r.quarter = warp / BLOCKS;
+  r.part = r.quarter / 2, r.rows = r.quarter % 2 * 32;
+  r.half = r.lane / 16, r.row = r.rows + r.lane % 16 * 2, r.eighth = 2 * r.block + r.half;
+  r.shared = shared, r.own = shared + C::AT_PARTS + r.part * C::PART;
+  r.tile = r.own + r.block * C::TILE16;
+  r.word = unit_of(r.half * 8, r.row / 8) + r.lane % 4 * 4;
+  return r;
+}
+
+// Keys times the gates after their step within the lane's 8, q times the scale and those before.
+struct Within {
+  float2 u[8], p[8];
+};
+
+// Where the lane's rows at its step t are, from the tile on.
+__device__ __forceinline__ u32 word_at(const Role& r, int t) { return (r.word ^ t << 4) + t * 128; }
+
+// A within 16 steps, from the warp's 32 rows: element (t, s) of the first 8 steps, of the second 8,
+// and of both; t = lane / 4, s = lane % 4 * 2 + {0, 1}. Tiles of the cuts are the warp's own until
+// then.
+template <class C>
+__device__ __forceinline__ void products_within(const Role& r, const Steps<8>& x, const Within& w,
+                                                float scale, float (&sums)[3][2]) {
+  const int lane = r.lane;
+  constexpr int BITS[3] = {C::CUT64, C::CUT32, C::TO_END};
+  float2 g2[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) g2[i] = x.g[2 * i] * x.g[2 * i + 1];
+#pragma unroll
+  for (int t = 0; t < 8; ++t) {
+    auto put = [&](int to, u32 y) { store32(r.tile + word_at(r, t) + to, y); };
+    const float2 Q = unpack(x.q[t]), K = unpack(x.k[t]);
+    put(C::QUERIES, x.q[t]), put(C::KEYS, x.k[t]);
+    put(C::CUT16, pack(r.half ? w.p[t] : w.u[t]));
+    if (!C::GATES) continue;
+    put(BITS[0], t % 2 ? pack(Q * x.g[t]) : x.k[t]);
+    if (t % 4 == 0) put(BITS[1], pack(K * x.g[t + 1]));
+    if (t % 4 == 1) put(BITS[1], x.k[t]);
+    if (t % 4 == 2) put(BITS[1], pack(Q * x.g[t]));
+    if (t % 4 == 3) put(BITS[1], pack(Q * g2[t / 2]));
+    if (t == 0) put(BITS[2], pack(K * (x.g[1] * g2[1])));
+    if (t == 1) put(BITS[2], pack(K * g2[1]));
+    if (t == 2) put(BITS[2], pack(K * x.g[3]));
+    if (t == 3) put(BITS[2], x.k[3]);
+    if (t == 4) put(BITS[2], pack(Q * x.g[4]));
+    if (t == 5) put(BITS[2], pack(Q * g2[2]));
+    if (t == 6) put(BITS[2], pack(Q * (g2[2] * x.g[6])));
+    if (t == 7) put(BITS[2], pack(Q * (g2[2] * g2[3])));
+  }
+  __syncwarp();
+  float plain[2][4] = {}, level[3][2][4] = {}, across[4] = {};
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int unit = r.rows / 8 + 2 * i;
+    u32 e[4], f[4];
+    left(e, r.tile + C::QUERIES, 0, unit, lane), right(f, r.tile + C::KEYS, 0, unit, lane);
+    multiply(plain[0], e, f[0], f[1]), multiply(plain[1], e, f[2], f[3]);
+    left(e, r.tile + C::CUT16, 0, unit, lane);
+    multiply(across, e, e[0], e[2]);
+    if (C::GATES)
+#pragma unroll
+      for (int bit = 0; bit < 3; ++bit) {
+        left(e, r.tile + BITS[bit], 0, unit, lane);
+        multiply(level[bit][0], e, e[0], e[2]), multiply(level[bit][1], e, e[1], e[3]);
+      }
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half)
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      const int t = lane / 4, s = lane % 4 * 2 + n, differ = t ^ s;
+      const float(&all)[4] = plain[half];
+      float picked = all[2 * half + n];
+      if (C::GATES && differ) {
+        picked = differ == 1 ? level[0][half][2 * half + n] : level[1][half][2 * half + n];
+        if (differ >= 4) picked = level[2][half][2 * half + n];
+      }
+      sums[half][n] = s <= t ? scale * picked : 0.0f;
+    }
+  sums[2][0] = across[2], sums[2][1] = across[3];
+}
+
+// Tiles of the cuts for the warp's 16 steps and 32 rows, and the gates of more steps than 8.
+template <class C>
+__device__ __forceinline__ void put_tiles(const Role& r, const Within& w) {
+  const u32 floats = r.own + r.row * 4;
+  const int first = r.block & 2 ? 4 : 0;  // of the eighths of this half of the chunk
+  auto gates = [&](int eighth) { return load64(floats + C::GATES8 + eighth * C::FLOATS); };
+  const float2 one = make_float2(1.0f, 1.0f);
+  float2 at32 = one, at64 = one, before = one, after = one;
+  if (C::GATES) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const float2 g = gates(i);
+      if (i < r.eighth) before = before * g;
+      if (i > r.eighth) after = after * g;
+      const bool between = r.block & 2 ? i >= 4 && i < r.eighth : i < 4 && i > r.eighth;
+      if (between) at64 = at64 * g;
+    }
+    const float2 other = gates(r.eighth ^ 1), own = gates(r.eighth);
+    if (r.half == (r.block & 1)) at32 = other;
+    if (r.half == 0) store64(floats + C::GATES16 + r.block * C::FLOATS, own * other);
+    if (r.half == 0 && r.block % 2 == 0)
+      store64(floats + C::GATES32 + r.block / 2 * C::FLOATS,
+              (own * other) * (gates(first + 2) * gates(first + 3)));
+  }
+#pragma unroll
+  for (int t = 0; t < 8; ++t) {
+    auto put = [&](int to, float2 x) { store32(r.tile + word_at(r, t) + to, pack(x)); };
+    put(C::CUT32, r.block & 1 ? w.p[t] * at32 : w.u[t] * at32);
+    put(C::CUT64, r.block & 2 ? w.p[t] * at64 : w.u[t] * at64);
+    put(C::TO_END, w.u[t] * after);
+    if (C::TRANSPOSED) put(C::FROM_START, w.p[t] * before);
+  }
+}
+
+// A between blocks of steps that a cut parts, by one warp each, and within them.
+template <class C>
+__device__ __forceinline__ void put_products(const Role& r, const float (&sums)[3][2]) {
   const int lane = r.lane, block = r.block;
-  const u32 pair = lane * 8, own = r.own;
-  store64(own + C::TOTAL + block * 256 + pair, product(x.g));
-  // Products without gates, whose diagonal is that of A.
+  const u32 some = r.shared + C::B + block * C::SOME_OF_A + lane * 4;
+  if (r.part == C::PARTS - 1 && (r.rows || block < 2)) {
+    const int row = r.rows ? 2 + block / 2 : 2 * block + 1, column = r.rows ? block % 2 : 2 * block;
+    const int cut = r.rows ? C::CUT64 : C::CUT32;
+    float a[2][4] = {};
 #pragma unroll
-  for (int t = 0; t < 16; ++t) {
-    store32(r.scratch + t * LEVEL_ROW + lane * 4, x.q[t]);
-    store32(r.scratch + LEVEL + t * LEVEL_ROW + lane * 4, x.k[t]);
+    for (int i = 0; i < 4 * C::PARTS; ++i) {
+      const u32 tiles = r.shared + C::AT_PARTS + i / 4 * C::PART + cut;
+      u32 e[4], f[4];
+      left(e, tiles + row * C::TILE16, 0, i % 4 * 2, lane);
+      right(f, tiles + column * C::TILE16, 0, i % 4 * 2, lane);
+      multiply(a[0], e, f[0], f[1]), multiply(a[1], e, f[2], f[3]);
+    }
+    store_block(r.shared + C::A + block_of(row, column), a, lane);
   }
-  __syncwarp();
-  float plain[2][4] = {}, sums[6];
+  if (r.quarter) return;
+  float a[2][4] = {{sums[0][0], sums[0][1], sums[2][0], sums[2][1]}, {0, 0, sums[1][0], sums[1][1]}};
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    u32 a[4], b[4];
-    load_matrices(a, r.scratch + lane % 16 * LEVEL_ROW + lane / 16 * 16 + i * 32);
-    load_matrices(b, r.scratch + LEVEL + (lane % 8 + lane / 16 * 8) * LEVEL_ROW + lane / 8 % 2 * 16 +
-                         i * 32);
-    multiply(plain[0], a, b[0], b[1]), multiply(plain[1], a, b[2], b[3]);
-  }
-  pick_diagonal(sums, plain, lane);
-  __syncwarp();
-  gated_products(sums, x.q, x.k, x.g, r.scratch, lane, Nothing(), Nothing());
-  __syncthreads();
-
-  float2 to_later[BLOCKS], to_earlier[BLOCKS];  // gates of the blocks between
-  to_later[0] = to_earlier[0] = make_float2(1.0f, 1.0f);
+  for (int quarter = 1; quarter < C::QUARTERS; ++quarter) {
+    const u32 more = some + (quarter - 1) * C::OF_QUARTER;
 #pragma unroll
-  for (int d = 1; d < BLOCKS; ++d) {
-    const int later = block + d, earlier = block - d;
-    to_later[d] = later < BLOCKS ? to_later[d - 1] * load64(own + C::TOTAL + later * 256 + pair)
-                                 : make_float2(0.0f, 0.0f);
-    to_earlier[d] = earlier >= 0 ? to_earlier[d - 1] * load64(own + C::TOTAL + earlier * 256 + pair)
-                                 : make_float2(0.0f, 0.0f);
-  }
-  float2 before = make_float2(1.0f, 1.0f), after = before;
-#pragma unroll
-  for (int d = 1; d < BLOCKS; ++d) {
-    if (block - d >= 0) before = to_earlier[d];
-    if (block + d < BLOCKS) after = to_later[d];
-  }
-  store64(own + C::BEFORE + block * 256 + pair, before);
-  store64(own + C::AFTER + block * 256 + pair, after);
-  const u32 keys = keys_at<C>(own, block, block + 1), queries = queries_at<C>(own, block - 1, block);
-  const int earliest = C::TRANSPOSED ? -1 : 0;
-  float2 g = make_float2(1.0f, 1.0f);
-#pragma unroll
-  for (int t = 15; t >= 0; --t) {
-    const float2 key = unpack(x.k[t]) * g;
-#pragma unroll
-    for (int d = 0; d < BLOCKS; ++d)
-      if (block + 1 + d <= BLOCKS) store32(keys + d * C::TILE16 + pair_of(t, lane), pack(key * to_later[d]));
-    g = g * x.g[t];
-  }
-  g = make_float2(1.0f, 1.0f);
-#pragma unroll
-  for (int t = 0; t < 16; ++t) {
-    g = g * x.g[t];
-    const float2 query = times(unpack(x.q[t]) * g, z.scale);
-#pragma unroll
-    for (int d = 0; d < BLOCKS; ++d)
-      if (block - 1 - d >= earliest)
-        store32(queries + d * C::TILE16 + pair_of(t, lane), pack(query * to_earlier[d]));
-  }
-  __syncthreads();
-
-  // A of this block of steps with itself and with earlier ones; parts of the rows added up.
-  float a[BLOCKS][2][4];
-#pragma unroll
-  for (int s = 0; s < BLOCKS; ++s) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) a[s][i / 4][i % 4] = 0.0f;
-    if (s == block) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        a[s][0][i] = z.scale * sums[i], a[s][0][2 + i] = z.scale * sums[2 + i];
-        a[s][1][2 + i] = z.scale * sums[4 + i];
-      }
-    } else if (s < block) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        u32 e[4], f[4];
-        left(e, queries, 0, i * 2, lane);
-        right(f, keys_at<C>(own, s, block), 0, i * 2, lane);
-        multiply(a[s][0], e, f[0], f[1]), multiply(a[s][1], e, f[2], f[3]);
-      }
+    for (int i = 0; i < 2; ++i) {
+      a[0][i] += load_float(more + i * 128), a[1][2 + i] += load_float(more + (2 + i) * 128);
+      a[0][2 + i] += load_float(more + (4 + i) * 128);
     }
   }
-  if (C::PARTS > 1) {
-    const u32 other = r.scratch + (r.part ? 0 : C::PART);
-    if (r.part)
+  store_block(r.shared + C::A + block_of(block, block), a, lane);
+}
+
+// Tiles of the cuts, gates of the steps between them, and A.
+template <class C>
+__device__ __forceinline__ void prepare(const Role& r, const Steps<8>& x, float scale) {
+  Within w;
+  float2 gates = make_float2(1.0f, 1.0f);
 #pragma unroll
-      for (int i = 0; i < 32; ++i) store32(other + i * 128 + lane * 4, __float_as_uint(a[i / 8][i / 4 % 2][i % 4]));
-    __syncthreads();
-    if (!r.part)
-#pragma unroll
-      for (int i = 0; i < 32; ++i) a[i / 8][i / 4 % 2][i % 4] += load_float(other + i * 128 + lane * 4);
-    __syncthreads();
+  for (int t = 7; t >= 0; --t) {
+    w.u[t] = C::GATES && t < 7 ? unpack(x.k[t]) * gates : unpack(x.k[t]);
+    if (C::GATES) gates = t < 7 ? gates * x.g[t] : x.g[t];
   }
-  if (r.part == 0)
+  if (C::GATES)
+    store64(r.own + C::GATES8 + r.eighth * C::FLOATS + r.row * 4, gates);
 #pragma unroll
-    for (int s = 0; s < BLOCKS; ++s)
-      if (s <= block) store_block(r.shared + C::A + block_of(block, s) * 512, a[s], lane);
+  for (int t = 0; t < 8; ++t) {
+    w.p[t] = times(unpack(x.q[t]), scale);
+    if (!C::GATES) continue;
+    gates = t ? gates * x.g[t] : x.g[t];
+    w.p[t] = w.p[t] * gates;
+  }
+  float sums[3][2];
+  products_within<C>(r, x, w, scale, sums);
+  if (r.quarter)
+#pragma unroll
+    for (int i = 0; i < 6; ++i)
+      store32(r.shared + C::B + (r.quarter - 1) * C::OF_QUARTER + r.block * C::SOME_OF_A + i * 128 +
+                  r.lane * 4,
+              __float_as_uint(sums[i / 2][i % 2]));
+  __syncthreads();
+  put_tiles<C>(r, w);
+  __syncthreads();
+  put_products<C>(r, sums);
 }
 
 // Bytes to the stage of 64 columns.
 template <class C>
 __device__ __forceinline__ u32 stage_of(int tile) { return tile % C::STAGES * C::STAGE; }
 
-// Copies of 64 columns of v, dy and the two states.
+// Copies of 64 columns of v, dy and the two states: 16 bytes by each thread, every STEP rows.
 template <class C>
 struct Columns {
-  const bfloat *v, *dy, *states, *gradients;  // of this place
-  int64 v_row, dy_row;
-  int valid, columns;
+  static constexpr int STEP = C::THREADS / 8;
+  const bfloat *v, *dy, *states, *gradients;  // what the thread copies first
+  int64 v_step, dy_step, states_step;         // from one to the next
+  int row, valid;
+  u32 to_steps, to_states;
 
-  __device__ __forceinline__ void fetch(u32 shared, int tile) const {
-    shared += stage_of<C>(tile);
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    if (warp < 4) copy_16(shared + C::V, warp * 16, v + tile * 64, v_row, valid, lane);
-    if (C::PARTS > 1 ? warp >= 4 : true)
-      copy_16(shared + C::DY, warp % 4 * 16, dy + tile * 64, dy_row, valid, lane);
+  __device__ __forceinline__ Columns(const bfloat* v, const bfloat* dy, const bfloat* states,
+                                     const bfloat* gradients, int64 v_row, int64 dy_row, int valid,
+                                     int columns, u32 shared)
+      : v_step(v_row * STEP), dy_step(dy_row * STEP), row(threadIdx.x / 8), valid(valid) {
+    const int thread = threadIdx.x, unit = thread % 8;
+    const bool exists = row < valid;  // else the first row stands for it
+    this->v = v + (exists ? row * v_row : 0) + unit * 8;
+    this->dy = dy + (exists ? row * dy_row : 0) + unit * 8;
+    const int at = thread / 64 * columns * 8 + thread % 64 * 8;  // 64 threads to 8 rows of a state
+    this->states = states + at, this->gradients = gradients + at;
+    states_step = STEP * columns;
+    to_steps = shared + unit_of(row, unit), to_states = shared + thread * 16;
+  }
+  __device__ __forceinline__ void fetch(int tile) const {
+    const u32 stage = tile % C::STAGES * C::STAGE;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int unit = i * C::THREADS + threadIdx.x;  // 64 to each 8 rows
-      const int64 from = static_cast<int64>(unit / 64) * columns * 8 + tile * 512 + unit % 64 * 8;
-      copy16(shared + C::S + unit * 16, states + from);
-      copy16(shared + C::D + unit * 16, gradients + from);
+    for (int i = 0; i < 64 / STEP; ++i) {
+      const bool exists = row + i * STEP < valid;
+      const int64 column = tile * 64;
+      const u32 to = to_steps + stage + i * STEP * 128;
+      copy16(to + C::V, v + column + (exists ? i * v_step : 0), exists ? 16 : 0);
+      copy16(to + C::DY, dy + column + (exists ? i * dy_step : 0), exists ? 16 : 0);
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const u32 to = to_states + stage + i * C::THREADS * 16;
+      copy16(to + C::S, states + i * states_step + tile * 512);
+      copy16(to + C::D, gradients + i * states_step + tile * 512);
     }
     commit_copies();
   }
 };
 
-// Over all columns: B, S dy and D v of the warp's block of steps, and the first Z.
-template <class C>
-__device__ __forceinline__ void over_columns(const Role& r, const Columns<C>& columns, int tiles,
-                                             float scale, float (&s_dy)[8][4],
-                                             float (&d_v)[8][4]) {
-  const int lane = r.lane, block = r.block;
-  float b[BLOCKS][2][4], z = 0.0f;
-#pragma unroll
-  for (int i = 0; i < 32; ++i) b[i / 8][i / 4 % 2][i % 4] = s_dy[i / 4][i % 4] = d_v[i / 4][i % 4] = 0.0f;
-  const int of_part = threadIdx.x % 128, z_row = of_part / 2;
-  for (int tile = 0; tile < tiles; ++tile) {
-    if (C::STAGES > 1 && tile + 1 < tiles) {
-      columns.fetch(r.shared, tile + 1);
-      wait_copies<1>();
-    } else {
-      wait_copies<0>();
-    }
-    __syncthreads();
-    const u32 stage = r.shared + stage_of<C>(tile);
-    const u32 states = stage + C::S + r.part * TILE, gradients = stage + C::D + r.part * TILE;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      u32 dy[4], v[4];
-      left(dy, stage + C::DY, block * 16, i * 2, lane);
-      left(v, stage + C::V, block * 16, i * 2, lane);
-#pragma unroll
-      for (int s = 0; s < BLOCKS; ++s) {
-        if (s > block) break;
-        u32 f[4];
-        right(f, stage + C::V, s * 16, i * 2, lane);
-        multiply(b[s][0], dy, f[0], f[1]), multiply(b[s][1], dy, f[2], f[3]);
-      }
-#pragma unroll
-      for (int n = 0; n < 4; ++n) {
-        u32 f[4], e[4];
-        right_of_state(f, states, n * 16, i * 2, lane);
-        right_of_state(e, gradients, n * 16, i * 2, lane);
-        multiply(s_dy[2 * n], dy, f[0], f[1]), multiply(s_dy[2 * n + 1], dy, f[2], f[3]);
-        multiply(d_v[2 * n], v, e[0], e[1]), multiply(d_v[2 * n + 1], v, e[2], e[3]);
-      }
-    }
-    if (C::GATES)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const u32 at = (z_row / 8 * 8 + of_part % 2 * 4 + i) * 128 + z_row % 8 * 16;
-        const uint4 x = load128(states + at), y = load128(gradients + at);
-        const u32 xs[4] = {x.x, x.y, x.z, x.w}, ys[4] = {y.x, y.y, y.z, y.w};
-#pragma unroll
-        for (int e = 0; e < 4; ++e)
-          z = fmaf(high(xs[e]), high(ys[e]), fmaf(low(xs[e]), low(ys[e]), z));
-      }
-    if (tile + 1 < tiles) __syncthreads();
-    if (C::STAGES == 1 && tile + 1 < tiles) columns.fetch(r.shared, tile + 1);
-  }
-  z += __shfl_xor_sync(~0u, z, 1);
-  if (of_part % 2 == 0) store32(r.own + C::FIRST + z_row * 4, __float_as_uint(z));
-  if (r.part != 0) return;
-#pragma unroll
-  for (int s = 0; s < BLOCKS; ++s) {
-    if (s < block) store_block(r.shared + C::B + far_block_of(block, s) * 512, b[s], lane);
-    if (s != block) continue;
-    const u32 near = r.shared + C::NEAR + block * 2048;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const int row = lane / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
-      store32(near + row * 64 + column * 4, __float_as_uint(b[s][i / 4][i % 4]));
-      store32(near + 1024 + column * 64 + row * 4, __float_as_uint(scale * b[s][i / 4][i % 4]));
-    }
-  }
-}
-
-// From the chunk's states to those around the warp's block of steps: S dy, D v, and Z, which is
-// returned for the lane's rows. `x`: S dy and `y`: D v.
-template <class C>
-__device__ __forceinline__ float2 to_block(const Role& r, float (&x)[8][4], float (&y)[8][4]) {
-  const int lane = r.lane, block = r.block;
-  const u32 own = r.own, far = r.shared + C::B;
-  if (C::GATES && block < BLOCKS - 1)
-    sum_of_products(y, keys_at<C>(own, block, block + 1), own + C::EARLIER + block * 256, lane);
-  float now[8][4];
-#pragma unroll 1
-  for (int at = C::GATES ? 0 : block; at <= block; ++at) {  // S before block `at`
-    times_columns(now, x, own + C::BEFORE + at * 256, lane);
-#pragma unroll 1
-    for (int s = 0; s < at; ++s) {
-      u32 a[4];
-      left_of_block(a, far + far_block_of(block, s) * 512, lane);
-      multiply_tile(now, a, keys_at<C>(own, s, at), lane);
-    }
-    if (at < block)
-      sum_of_products(now, queries_at<C>(own, at, block),
-                      own + C::LATER + far_block_of(block, at) * 256, lane);
-  }
-  times_columns(y, y, own + C::AFTER + block * 256, lane);
-#pragma unroll 1
-  for (int later = block + 1; later < BLOCKS; ++later) {
-    u32 a[4];
-    left_of_block_transposed(a, far + far_block_of(later, block) * 512, lane);
-    multiply_tile(y, a, queries_at<C>(own, block, later), lane);
-  }
-#pragma unroll
-  for (int i = 0; i < 32; ++i) x[i / 4][i % 4] = now[i / 4][i % 4];
-  __syncthreads();
-  if (!C::GATES) return make_float2(0.0f, 0.0f);
-  const u32 pair = lane * 8;
-  float2 z = load64(own + C::FIRST + pair);
-  for (int before = 0; before < block; ++before)
-    z = fma2(load64(own + C::TOTAL + before * 256 + pair), z,
-             load64(own + C::EARLIER + before * 256 + pair));
-  z = z * load64(own + C::AFTER + block * 256 + pair);
-  for (int later = block + 1; later < BLOCKS; ++later) {
-    const float2 more = load64(own + C::LATER + far_block_of(later, block) * 256 + pair);
-    z.x += more.x, z.y += more.y;
-  }
-  return z;
-}
-
-// Step by step through the warp's block, for the lane's two rows.
-template <class C>
-__device__ __forceinline__ void through_steps(const Role& r, const Steps& steps, const Sizes& z,
-                                              const Place& w, const float (&x)[8][4],
-                                              const float (&y)[8][4], float2 first,
-                                              const Outputs& out) {
-  const int lane = r.lane, valid = w.valid - r.block * 16;
-  const u32 near = r.shared + C::NEAR + r.block * 2048;
-  const int64 token = (w.b * z.T + w.first + r.block * 16) * z.H + w.h;
-  const int64 to = token * z.rows + r.row, next = static_cast<int64>(z.H) * z.rows;
-  auto query = [&](int t) { return unpack(steps.q[t]); };
-  auto key = [&](int t) { return unpack(steps.k[t]); };
-  const float2(&g)[16] = steps.g;
-  float2 column[16], sums[16];  // of X or Y; Z of each step
-
-  store_columns(r.scratch, y, lane);
-  __syncwarp();
-#pragma unroll
-  for (int t = 0; t < 16; ++t) column[t] = column_of_scratch(r.scratch, t, lane);
-  sums[0] = first;
-#pragma unroll
-  for (int t = 0; t < 15; ++t)
-    if (C::GATES) sums[t + 1] = fma2(g[t], sums[t], key(t) * column[t]);
-#pragma unroll
-  for (int t = 15; t >= 0; --t) {
-    float b[16];
-    load_row(b, near, t);
-    const float2 q = times(query(t), z.scale);
-#pragma unroll
-    for (int s = 0; s <= t; ++s)
-      column[s] = fma2(q, b[s], t == 15 ? column[s] : column[s] * g[t == 15 ? 0 : t + 1]);
-    if (t < valid) *reinterpret_cast<u32*>(out.dk + to + t * next) = pack(column[t]);
-  }
-  if (!C::GATES && C::TRANSPOSED) return;
-
-  // X times the scale, as the second copy of B is.
-  __syncwarp();
-  store_columns(r.scratch, x, lane);
-  __syncwarp();
-  float2 queries[C::GATES ? 16 : 1];
-#pragma unroll
-  for (int t = 0; t < 16; ++t) {
-    column[t] = times(column_of_scratch(r.scratch, t, lane), z.scale);
-    if (C::GATES) queries[C::GATES ? t : 0] = query(t);
-  }
-#pragma unroll
-  for (int t = 0; t < 16; ++t) {
-    if (C::GATES) {
-      float2 sum = sums[t];
-#pragma unroll
-      for (int s = 15; s >= t; --s)
-        sum = fma2(queries[C::GATES ? s : 0], column[s], s == 15 ? sum : sum * g[s == 15 ? 0 : s + 1]);
-      if (t < valid) *reinterpret_cast<float2*>(out.dg + to + t * next) = sum;
-    }
-    float b[16];
-    load_row(b, near + 1024, t);
-    const float2 k = key(t);
-#pragma unroll
-    for (int s = t; s < 16; ++s) column[s] = fma2(k, b[s], column[s] * g[t]);
-    if (!C::TRANSPOSED && t < valid)
-      *reinterpret_cast<u32*>(out.dq + to + t * next) = pack(column[t]);
-  }
-}
-
-// An accumulator of 16 steps by 8 * N columns, rounded or as a part of a sum.
+// An accumulator of 16 steps by 8 * N columns, rounded or as a part of a sum. Lanes next to each
+// other exchange, so that each stores 8 bytes of rounded numbers.
 template <int N>
 __device__ __forceinline__ void write_columns(const float (&x)[N][4], bfloat* rounded, float* part,
                                               int64 next, int valid, int lane) {
 #pragma unroll
-  for (int n = 0; n < N; ++n)
+  for (int half = 0; half < 2; ++half) {
+    const int t = lane / 4 + half * 8;
+    const int64 at = t * next;
+    if (part != nullptr) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int t = lane / 4 + half * 8;
-      if (t >= valid) continue;
-      const int64 at = t * next + n * 8 + lane % 4 * 2;
-      if (part != nullptr)
-        *reinterpret_cast<float2*>(part + at) = make_float2(x[n][2 * half], x[n][2 * half + 1]);
-      else
-        *reinterpret_cast<u32*>(rounded + at) = pack(x[n][2 * half], x[n][2 * half + 1]);
+      for (int n = 0; n < N; ++n)
+        if (t < valid)
+          *reinterpret_cast<float2*>(part + at + n * 8 + lane % 4 * 2) =
+              make_float2(x[n][2 * half], x[n][2 * half + 1]);
+      continue;
     }
+#pragma unroll
+    for (int n = 0; n < N; n += 2) {
+      const u32 one = pack(x[n][2 * half], x[n][2 * half + 1]);
+      const u32 two = pack(x[n + 1][2 * half], x[n + 1][2 * half + 1]);
+      const u32 got = __shfl_xor_sync(~0u, lane % 2 ? one : two, 1);
+      const uint2 both = lane % 2 ? make_uint2(got, two) : make_uint2(one, got);
+      if (t < valid)
+        *reinterpret_cast<uint2*>(rounded + at + (n + lane % 2) * 8 + lane % 4 / 2 * 4) = both;
+    }
+  }
 }
 
-// dv, and y where gates are of columns, of the warp's block of steps and its share of 64 columns.
+// dv, and y where gates are of columns, of the warp's 16 steps and its share of 64 columns.
 template <class C>
 __device__ __forceinline__ void write_tile(const Role& r, const Sizes& z, const Place& w, int tile,
-                                           int group, const Outputs& out) {
-  constexpr int N = 4 / C::PARTS;
+                                           const Outputs& out) {
+  constexpr int N = 4 / C::QUARTERS;  // times 16 columns
   const u32 stage = r.shared + stage_of<C>(tile);
-  const int lane = r.lane, block = r.block, valid = w.valid - block * 16, unit = r.part * N * 2;
+  const int lane = r.lane, block = r.block, valid = w.valid - block * 16, unit = r.quarter * N * 2;
   float dv[2 * N][4] = {}, y[2 * N][4] = {};
   auto add = [&](float (&to)[2 * N][4], const u32 (&a)[4], int n, const u32 (&b)[4]) {
     multiply(to[2 * n], a, b[0], b[1]), multiply(to[2 * n + 1], a, b[2], b[3]);
@@ -507,7 +384,7 @@ __device__ __forceinline__ void write_tile(const Role& r, const Sizes& z, const 
 #pragma unroll 1
   for (int later = block; later < BLOCKS; ++later) {
     u32 a[4];
-    left_of_block_transposed(a, r.shared + C::A + block_of(later, block) * 512, lane);
+    left_of_block_transposed(a, r.shared + C::A + block_of(later, block), lane);
 #pragma unroll
     for (int n = 0; n < N; ++n) {
       u32 b[4];
@@ -519,7 +396,7 @@ __device__ __forceinline__ void write_tile(const Role& r, const Sizes& z, const 
 #pragma unroll 1
     for (int s = 0; s <= block; ++s) {
       u32 a[4];
-      left_of_block(a, r.shared + C::A + block_of(block, s) * 512, lane);
+      left_of_block(a, r.shared + C::A + block_of(block, s), lane);
 #pragma unroll
       for (int n = 0; n < N; ++n) {
         u32 b[4];
@@ -529,35 +406,231 @@ __device__ __forceinline__ void write_tile(const Role& r, const Sizes& z, const 
     }
 #pragma unroll
   for (int part = 0; part < C::PARTS; ++part) {
-    const u32 of_part = r.shared + C::AT_PARTS + part * C::PART;
+    const u32 tiles = r.shared + C::AT_PARTS + part * C::PART + block * C::TILE16;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       u32 a[4], b[4];
-      left(a, keys_at<C>(of_part, block, BLOCKS), 0, i * 2, lane);
+      left(a, tiles + C::TO_END, 0, i * 2, lane);
 #pragma unroll
       for (int n = 0; n < N; ++n) {
-        right_of_state_transposed(b, stage + C::D + part * TILE, i * 16, unit + n * 2, lane);
+        right_of_state(b, stage + C::D + part * TILE, i * 16, unit + n * 2, lane);
         add(dv, a, n, b);
       }
       if (C::TRANSPOSED) {
-        left(a, queries_at<C>(of_part, -1, block), 0, i * 2, lane);
+        left(a, tiles + C::FROM_START, 0, i * 2, lane);
 #pragma unroll
         for (int n = 0; n < N; ++n) {
-          right_of_state_transposed(b, stage + C::S + part * TILE, i * 16, unit + n * 2, lane);
+          right_of_state(b, stage + C::S + part * TILE, i * 16, unit + n * 2, lane);
           add(y, a, n, b);
         }
       }
     }
   }
-  const int64 tokens = static_cast<int64>(w.chain) / z.H * z.T + w.first + block * 16;
   const int64 next = static_cast<int64>(z.H) * z.columns;
-  const int64 at = (tokens * z.H + w.h) * z.columns + tile * 64 + unit * 8;
-  const int64 all = static_cast<int64>(gridDim.x) / w.chunks / (z.rows / (64 * C::PARTS)) * z.T * z.columns;
-  write_columns(dv, out.dv + at, out.dv_parts == nullptr ? nullptr : out.dv_parts + group * all + at,
+  const int64 token = static_cast<int64>(w.b) * z.T + w.first + block * 16;
+  const int64 at = (token * z.H + w.h) * z.columns + tile * 64 + unit * 8;
+  const int64 part = static_cast<int64>(gridDim.z) * z.T * next * w.piece;
+  write_columns(dv, out.dv + at, out.dv_parts == nullptr ? nullptr : out.dv_parts + part + at,
                 next, valid, lane);
   if (C::TRANSPOSED)
-    write_columns(y, out.dq + at, out.y_parts == nullptr ? nullptr : out.y_parts + group * all + at,
+    write_columns(y, out.dq + at, out.y_parts == nullptr ? nullptr : out.y_parts + part + at,
                   next, valid, lane);
+}
+
+// Of an accumulator of the warp: tiles of 16 rows of the state by 8 steps.
+typedef float Tall[2][2][4];
+
+// Over all columns: X, Y and Z of the chunk, B; dv is written.
+template <class C>
+__device__ __forceinline__ void over_columns(const Role& r, const Columns<C>& columns, int tiles,
+                                             const Sizes& sizes, const Place& w, const Outputs& out,
+                                             Tall& x, Tall& y) {
+  constexpr int SLOTS = BLOCKS / C::QUARTERS;
+  const int lane = r.lane, block = r.block;
+  float b[SLOTS][2][4] = {}, z[2][2][4] = {};  // z: products of rows, on the diagonal
+#pragma unroll
+  for (int i = 0; i < 16; ++i) x[i / 8][i / 4 % 2][i % 4] = y[i / 8][i / 4 % 2][i % 4] = 0.0f;
+  for (int tile = 0; tile < tiles; ++tile) {
+    if (C::STAGES > 1 && tile + 1 < tiles) {
+      columns.fetch(tile + 1);
+      wait_copies<1>();
+    } else {
+      wait_copies<0>();
+    }
+    __syncthreads();
+    const u32 stage = r.shared + stage_of<C>(tile);
+    const u32 states = stage + C::S + r.part * TILE, gradients = stage + C::D + r.part * TILE;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      u32 dy[4], v[4];
+      right(dy, stage + C::DY, block * 16, i * 2, lane);
+      right(v, stage + C::V, block * 16, i * 2, lane);
+#pragma unroll
+      for (int slot = 0; slot < SLOTS; ++slot) {
+        const int s = slot * C::QUARTERS + r.quarter;
+        if (s > block) continue;
+        u32 a[4];
+        left(a, stage + C::V, s * 16, i * 2, lane);
+        multiply(b[slot][0], a, dy[0], dy[1]), multiply(b[slot][1], a, dy[2], dy[3]);
+      }
+#pragma unroll
+      for (int m = 0; m < 2; ++m) {
+        u32 a[4], c[4];
+        left_of_state(a, states, r.rows + m * 16, i * 2, lane);
+        left_of_state(c, gradients, r.rows + m * 16, i * 2, lane);
+        multiply(x[m][0], a, dy[0], dy[1]), multiply(x[m][1], a, dy[2], dy[3]);
+        multiply(y[m][0], c, v[0], v[1]), multiply(y[m][1], c, v[2], v[3]);
+        if (!C::GATES || i != block) continue;
+        multiply(z[m][0], a, c[0], c[2]), multiply(z[m][1], a, c[1], c[3]);
+      }
+    }
+    write_tile<C>(r, sizes, w, tile, out);
+    if (tile + 1 < tiles) __syncthreads();
+    if (C::STAGES == 1 && tile + 1 < tiles) columns.fetch(tile + 1);
+  }
+  if (C::GATES && lane % 4 == lane / 8)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float(&of)[4] = z[i / 2][i % 2];
+      store32(r.own + C::Z + block * C::FLOATS + (r.rows + i * 8 + lane / 4) * 4,
+              __float_as_uint(lane & 4 ? of[i % 2 * 2 + 1] : of[i % 2 * 2]));
+    }
+#pragma unroll
+  for (int slot = 0; slot < SLOTS; ++slot) {  // rows of these products are steps of v
+    const int s = slot * C::QUARTERS + r.quarter;
+    if (s > block) continue;
+    store_block(r.shared + C::B + block_of(block, s), b[slot], lane);
+    if (s != block) continue;
+    const u32 near = r.shared + C::NEAR + 2 * block * C::NEAR8 + lane / 4 * 32 + lane % 4 * 8;
+    store64(near, times(make_float2(b[slot][0][0], b[slot][0][1]), sizes.scale));
+    store64(near + C::NEAR8, times(make_float2(b[slot][1][2], b[slot][1][3]), sizes.scale));
+  }
+}
+
+// x[rows] += a row's sum over columns n * 8 ... of the accumulator times those of a tile.
+__device__ __forceinline__ void add_products(float (&sum)[2], const float (&x)[4], u32 up, u32 down) {
+  sum[0] = fmaf(x[1], high(up), fmaf(x[0], low(up), sum[0]));
+  sum[1] = fmaf(x[3], high(down), fmaf(x[2], low(down), sum[1]));
+}
+// Sums of four lanes, to the floats of rows lane / 4 and 8 below.
+__device__ __forceinline__ void store_sums(float (&sum)[2], u32 to, int lane) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    sum[i] += __shfl_xor_sync(~0u, sum[i], 1);
+    sum[i] += __shfl_xor_sync(~0u, sum[i], 2);
+    if (lane % 4 == 0) store32(to + (i * 8 + lane / 4) * 4, __float_as_uint(sum[i]));
+  }
+}
+__device__ __forceinline__ void times_rows(float (&x)[4], u32 gates, int lane) {
+  const float up = load_float(gates + lane / 4 * 4), down = load_float(gates + lane / 4 * 4 + 32);
+  x[0] *= up, x[1] *= up, x[2] *= down, x[3] *= down;
+}
+
+// One cut, for 16 steps of its second half (x: X, FIRST false) or of its first (x: Y): sums for Z of
+// the other half, the gates of that, and its steps in blocks from `from` on.
+template <class C, bool FIRST, int OTHERS>
+__device__ __forceinline__ void cut(const Role& r, Tall& x, int tiles, int sums, int gates, int from) {
+  const int lane = r.lane;
+#pragma unroll
+  for (int m = 0; m < 2; ++m) {
+    const int rows = r.rows + m * 16;
+    if (C::GATES) {
+      u32 a[4];
+      float sum[2] = {};
+      left_transposed(a, r.tile + tiles, 0, rows / 8, lane);
+      add_products(sum, x[m][0], a[0], a[1]);
+      add_products(sum, x[m][1], a[2], a[3]);
+      store_sums(sum, r.own + sums + r.block * C::FLOATS + rows * 4, lane);
+#pragma unroll
+      for (int n = 0; n < 2; ++n) times_rows(x[m][n], r.own + gates + rows * 4, lane);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < OTHERS; ++i) {
+    const int other = from + i;
+    u32 b[4];
+    if (FIRST) right_of_block_transposed(b, r.shared + C::B + block_of(other, r.block), lane);
+    else right_of_block(b, r.shared + C::B + block_of(r.block, other), lane);
+#pragma unroll
+    for (int m = 0; m < 2; ++m) {
+      u32 a[4];
+      left_transposed(a, r.own + tiles + other * C::TILE16, 0, r.rows / 8 + m * 2, lane);
+      multiply(x[m][0], a, b[0], b[1]), multiply(x[m][1], a, b[2], b[3]);
+    }
+  }
+}
+
+// From the chunk to the lane's 8 steps; its Z.
+template <class C>
+__device__ __forceinline__ float2 cut_chunk(const Role& r, Tall& x, Tall& y) {
+  const int lane = r.lane, block = r.block;
+  if (block < 2) cut<C, true, 2>(r, y, C::CUT64, C::SUMS64, C::GATES32 + C::FLOATS, 2);
+  else cut<C, false, 2>(r, x, C::CUT64, C::SUMS64, C::GATES32, 0);
+  const int other = block ^ 1, gates = C::GATES16 + other * C::FLOATS;
+  if (block % 2 == 0) cut<C, true, 1>(r, y, C::CUT32, C::SUMS32, gates, other);
+  else cut<C, false, 1>(r, x, C::CUT32, C::SUMS32, gates, other);
+  u32 forward[4], back[4];
+  right_of_block(forward, r.shared + C::B + block_of(block, block), lane);
+  right_of_block_transposed(back, r.shared + C::B + block_of(block, block), lane);
+#pragma unroll
+  for (int m = 0; m < 2; ++m) {
+    const int rows = r.rows + m * 16;
+    u32 a[4];
+    left_transposed(a, r.tile + C::CUT16, 0, rows / 8, lane);
+    if (C::GATES) {
+      const u32 sums = r.own + C::SUMS16 + 2 * block * C::FLOATS + rows * 4;
+      const u32 of8 = r.own + C::GATES8 + 2 * block * C::FLOATS + rows * 4;
+      float later[2] = {}, earlier[2] = {};
+      add_products(later, x[m][1], a[2], a[3]);
+      add_products(earlier, y[m][0], a[0], a[1]);
+      store_sums(earlier, sums, lane);
+      store_sums(later, sums + C::FLOATS, lane);
+      times_rows(x[m][1], of8, lane);
+      times_rows(y[m][0], of8 + C::FLOATS, lane);
+    }
+    multiply8(x[m][1], a[0], a[1], forward[2]);
+    multiply8(y[m][0], a[2], a[3], back[1]);
+  }
+  __syncthreads();
+  if (!C::GATES) return make_float2(0.0f, 0.0f);
+  auto floats = [&](int at, int n) { return load64(r.own + at + n * C::FLOATS + r.row * 4); };
+  auto plus = [](float2 a, float2 b) { return make_float2(a.x + b.x, a.y + b.y); };
+  float2 z = plus(plus(floats(C::Z, 0), floats(C::Z, 1)), plus(floats(C::Z, 2), floats(C::Z, 3)));
+  const int far = block & 2 ^ 2;  // the first block of the other half
+  z = fma2(floats(C::GATES32, far / 2), z, plus(floats(C::SUMS64, far), floats(C::SUMS64, far + 1)));
+  z = fma2(floats(C::GATES16, other), z, floats(C::SUMS32, other));
+  return fma2(floats(C::GATES8, r.eighth ^ 1), z, floats(C::SUMS16, r.eighth ^ 1));
+}
+
+// Where step t (4 to a unit) of one of the warp's rows of the state is in its scratch: units permuted
+// so that neither 4 rows next to each other nor 8 even ones meet in a bank.
+__device__ __forceinline__ u32 scratch_at(u32 scratch, int row, int unit) {
+  const int pair = row / 2, permuted = (pair & 1) << 1 | (pair >> 1 & 1);
+  return scratch + pair * 128 + ((row ^ row >> 3) & 1) * 64 + ((unit ^ permuted) << 4);
+}
+// From accumulators to the lane's two rows and 8 steps.
+__device__ __forceinline__ void to_lanes(const Role& r, u32 scratch, const Tall& x, float factor,
+                                         float2 (&to)[8]) {
+  const int lane = r.lane;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const int m = i / 4, n = i / 2 % 2, half = i % 2;
+    const float2 two = make_float2(x[m][n][2 * half], x[m][n][2 * half + 1]);
+    store64(scratch_at(scratch, m * 16 + half * 8 + lane / 4, n * 2 + lane % 4 / 2) + lane % 2 * 8,
+            times(two, factor));
+  }
+  __syncwarp();
+#pragma unroll
+  for (int unit = 0; unit < 2; ++unit) {
+    const int row = lane % 16 * 2;
+    const uint4 a = load128(scratch_at(scratch, row, r.half * 2 + unit));
+    const uint4 b = load128(scratch_at(scratch, row + 1, r.half * 2 + unit));
+    const u32 as[4] = {a.x, a.y, a.z, a.w}, bs[4] = {b.x, b.y, b.z, b.w};
+#pragma unroll
+    for (int t = 0; t < 4; ++t)
+      to[unit * 4 + t] = make_float2(__uint_as_float(as[t]), __uint_as_float(bs[t]));
+  }
+  __syncwarp();
 }
 
 template <class C>
@@ -570,40 +643,76 @@ __global__ void __launch_bounds__(C::THREADS, 2 / C::PARTS)
               const __grid_constant__ Layout s) {
   extern __shared__ __align__(128) char memory[];
   const Sizes z{T, H, rows, columns, row_group, column_group, scale};
-  const int groups = rows / (64 * C::PARTS), group = blockIdx.x % groups, tiles = columns / 64;
-  const Place w = place_of(z, blockIdx.x / groups);
+  const int tiles = columns / 64, chunks = (T + CHUNK - 1) / CHUNK;
+  Place w = place_of(z, rows / (64 * C::PARTS));
   if (unsafe[w.chain]) return;  // backward.cu takes such heads
-  Role r;
-  r.lane = threadIdx.x % 32, r.block = threadIdx.x / 32 % BLOCKS, r.part = threadIdx.x / 128;
-  r.row = (group * C::PARTS + r.part) * 64 + r.lane * 2;
-  r.shared = shared_address(memory), r.own = r.shared + C::AT_PARTS + r.part * C::PART;
-  r.scratch = r.own + C::SCRATCHES + r.block * C::SCRATCH;
-  const int64 state = static_cast<int64>(w.chain) * w.chunks + w.chunk, head = w.h / column_group;
-  const int64 tile0 = state_tile(state, rows, columns, group * C::PARTS * 8, 0);
-  const Columns<C> of_place{v + w.b * s.v[0] + w.first * s.v[1] + head * s.v[2],
-                            dy + w.b * s.dy[0] + w.first * s.dy[1] + head * s.dy[2],
-                            states + tile0, gradients_by + tile0, s.v[1], s.dy[1], w.valid, columns};
-  of_place.fetch(r.shared, 0);
-  Steps steps;
-  load_steps<typename C::Gate, C::GATES>(steps, q, k, gate, gate_head, z, s, w, r.block * 16, r.row);
-  prepare<C>(r, steps, z);
-  float x[8][4], y[8][4];
-  over_columns<C>(r, of_place, tiles, scale, x, y);
-  __syncthreads();
-  const float2 first = to_block<C>(r, x, y);
+  const u32 shared = shared_address(memory);
+  const int head = w.h / column_group;
   const Outputs out{dq, dk, dv, dv_parts, y_parts, dg};
-  through_steps<C>(r, steps, z, w, x, y, first, out);
-  // From the last tile back: as many as there are stages are still there.
-  for (int i = 0; i < tiles; ++i) {
-    const int tile = tiles - 1 - i, ahead = tile - C::STAGES;
-    if (i >= C::STAGES) {
-      if (C::STAGES > 1 && tile > 0) wait_copies<1>();
-      else wait_copies<0>();
-      __syncthreads();
-    }
-    write_tile<C>(r, z, w, tile, group, out);
-    if (ahead < 0) continue;
+  auto columns_of = [&](const Place& w) {
+    const int64 state = static_cast<int64>(w.chain) * chunks + w.chunk;
+    const int64 tile0 = state_tile(state, rows, columns, w.piece * C::PARTS * 8, 0);
+    return Columns<C>(v + w.b * s.v[0] + w.first * s.v[1] + head * s.v[2],
+                      dy + w.b * s.dy[0] + w.first * s.dy[1] + head * s.dy[2], states + tile0,
+                      gradients_by + tile0, s.v[1], s.dy[1], w.valid, columns, shared);
+  };
+  Columns<C> of_chunk = columns_of(w);
+  of_chunk.fetch(0);
+#pragma unroll 1
+  for (int chunk = w.chunk; chunk < chunks; chunk += gridDim.x) {
+    w.move(z, chunk);
+    u32 thread = threadIdx.x;
+    stay(thread);  // or what follows from it would be kept for the next chunk, where there is no room
+    const Role r = role_of<C>(shared, thread);
+    const int step = r.eighth * 8, row = (w.piece * C::PARTS + r.part) * 64 + r.row;
+    Steps<8> steps;
+    load_steps<typename C::Gate, C::GATES>(steps, q, k, gate, gate_head, z, s, w, step, row);
+    prepare<C>(r, steps, scale);
+    Tall x, y;
+    over_columns<C>(r, of_chunk, tiles, z, w, out, x, y);
     __syncthreads();
-    of_place.fetch(r.shared, ahead);
+    if (chunk + static_cast<int>(gridDim.x) < chunks) {  // the next chunk's, behind the rest of this one
+      Place next = w;
+      next.move(z, chunk + gridDim.x);
+      of_chunk = columns_of(next);
+      of_chunk.fetch(0);
+      prefetch_steps<typename C::Gate, C::GATES>(q, k, gate, z, s, next, r.block * 16 + r.lane % 16,
+                                                 row - r.lane % 16 * 2, r.half);
+    }
+    const float2 first = cut_chunk<C>(r, x, y);
+    float2 of_x[8], of_y[8];
+    const u32 scratch = r.tile + (r.quarter % 2 ? C::CUT64 : C::CUT32);  // which are done with
+    to_lanes(r, scratch, x, scale, of_x);
+    to_lanes(r, scratch, y, 1.0f, of_y);
+#pragma unroll
+    for (int t = 0; t < 8; ++t) {
+      steps.q[t] = load32(r.tile + word_at(r, t) + C::QUERIES);
+      steps.k[t] = load32(r.tile + word_at(r, t) + C::KEYS);
+    }
+    u32 by_q[8], by_k[8];
+    float2 by_gate[8];
+    Halves<C::GATES != 0, 0, 8>::run(steps, of_x, of_y, first, r.shared + C::NEAR + r.eighth * C::NEAR8,
+                                     [&](int t, float2 dq_t, float2 dk_t, float2 dg_t) {
+                                       by_q[t] = pack(dq_t), by_k[t] = pack(dk_t), by_gate[t] = dg_t;
+                                     });
+    const int64 first_row = ((static_cast<int64>(w.b) * T + w.first) * H + w.h) * rows;
+    const u32 next = H * rows * 2, to = step * next + row * 2;
+    bfloat* const q_to = at_bytes(dq + first_row, to), *const k_to = at_bytes(dk + first_row, to);
+    float* const gate_to = C::GATES ? at_bytes(dg + first_row, to * 2) : nullptr;
+    auto store = [&](int t) {
+      if (!C::TRANSPOSED) *reinterpret_cast<u32*>(at_bytes(q_to, t * next)) = by_q[t];
+      *reinterpret_cast<u32*>(at_bytes(k_to, t * next)) = by_k[t];
+      if (C::GATES) *reinterpret_cast<float2*>(at_bytes(gate_to, t * next * 2)) = by_gate[t];
+    };
+    const int valid = w.valid - step;
+    if (valid >= 8) {
+#pragma unroll
+      for (int t = 0; t < 8; ++t) store(t);
+    } else {
+#pragma unroll
+      for (int t = 0; t < 8; ++t)
+        if (t < valid) store(t);
+    }
+    __syncthreads();
   }
 }

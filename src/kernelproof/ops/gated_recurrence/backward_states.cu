@@ -16,8 +16,9 @@ __global__ void __launch_bounds__(128, 4)
   extern __shared__ __align__(128) char memory[];
   const Sizes z{T, H, rows, columns, row_group, column_group, scale};
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int row_tiles = rows / 64, row_tile = blockIdx.x % row_tiles;
-  const Place w = place_of(z, blockIdx.x / row_tiles);
+  const int row_tiles = rows / 64;
+  const Place w = place_of(z, row_tiles);
+  const int row_tile = w.piece;
   const u32 keys = shared_address(memory), queries = keys + TILE, stages = queries + TILE;
   const u32 blocks = stages + 4 * TILE + lane * 8;  // gates of blocks of steps
   const int64 column_head = w.h / column_group;
@@ -31,7 +32,7 @@ __global__ void __launch_bounds__(128, 4)
   };
   fetch(0);
 
-  Steps x;
+  Steps<16> x;
   const int row = row_tile * 64 + lane * 2;
   load_steps<Gate, GATES>(x, q, k, gate, gate_head, z, s, w, warp * 16, row);
   float top = 0.0f;
@@ -49,14 +50,14 @@ __global__ void __launch_bounds__(128, 4)
 #pragma unroll
   for (int t = 0; t < 16; ++t) {
     before = before * x.g[t];
-    store32(queries + pair_of(warp * 16 + t, lane), pack(times(unpack(x.q[t]) * before, scale)));
+    store32(queries + unit_of(warp * 16 + t, lane / 4) + lane % 4 * 4, pack(times(unpack(x.q[t]) * before, scale)));
   }
 #pragma unroll
   for (int t = 15; t >= 0; --t) {
-    store32(keys + pair_of(warp * 16 + t, lane), pack(unpack(x.k[t]) * after));
+    store32(keys + unit_of(warp * 16 + t, lane / 4) + lane % 4 * 4, pack(unpack(x.k[t]) * after));
     after = after * x.g[t];
   }
-  const int64 state = static_cast<int64>(w.chain) * w.chunks + w.chunk;
+  const int64 state = static_cast<int64>(w.chain) * gridDim.x + w.chunk;
   if (warp == BLOCKS - 1) *reinterpret_cast<float2*>(decays + state * rows + row) = before;
   __syncthreads();
 

@@ -39,8 +39,9 @@ def launch_backward(
     cu_seqlens: Tensor | None = None,
 ) -> Sums:
     """The sums that gradients are made of; ``grad (B, T, H, V)`` is that of y, in v's dtype, and
-    ``grad_state`` that of the last state. Any strides; nothing is copied. Where
-    ``chunked_backward`` has kernels for the call, those of q, k and v are in the dtype of v.
+    ``grad_state`` that of the last state. Any strides. Where ``chunked_backward`` has kernels for
+    the call, those of q, k and v are in the dtype of v, and what these kernels cannot read as it
+    lies is copied; otherwise nothing is.
 
     Beside them it takes memory for a state every 64 steps, and for one partial sum of q and k for
     every 64 columns, of v for every 32 rows; ``cu_seqlens`` is read on the device only.
@@ -50,13 +51,13 @@ def launch_backward(
     gates = (gate_k, gate_v, gate_head)
     call = Call(q, k, v, *gates, initial_state, grad_state, log_gates, cu_seqlens)
     plan = chunked_backward.plan(grad, call)
-    general = _General(grad, call, scale)
     if plan is None:
-        return _all_heads(general)
+        return _all_heads(_General(grad, call, scale))
+    grad, call = chunked_backward.fitted(grad, call)
     results, unsafe = chunked_backward.launch(plan, grad, call, scale)
     if unsafe is not None:  # heads with gates that its products must not meet
-        _some_heads(general, unsafe, plan, results)
-    return chunked_backward.finished(plan, results, call)
+        _some_heads(_General(grad, call, scale), unsafe, plan, results)
+    return chunked_backward.finished(plan, results, call, (q.shape[3], v.shape[3]))
 
 
 class _General(NamedTuple):
