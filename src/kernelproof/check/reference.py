@@ -259,7 +259,8 @@ class ReferenceModel:
     ) -> Any:  # fmt: skip
         """The oracle's output after every floating input and weight has moved by one unit in the
         last place of float32 (float64: its own), up or down at random; ``number`` tells draws
-        apart, and ``times`` is how many units they move.
+        apart, and ``times`` is how many units they move; where that is not one, equal numbers move
+        alike, so that what is tied exactly stays tied.
 
         ``by_row``: the unit is that of the element's row (its root mean square along the last
         axis) where that is larger. Transforms, such as a convolution by FFT, are exact to that
@@ -276,8 +277,14 @@ class ReferenceModel:
         def nudge(leaf: Any) -> Any:
             if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
                 return leaf
-            sign = torch.randint(0, 2, leaf.shape, generator=draw).to(leaf.device) * 2 - 1
             exact, unit = leaf.to(torch.float64), times * _unit(leaf.dtype)
+            if times == 1.0:
+                up = torch.randint(0, 2, leaf.shape, generator=draw).to(leaf.device)
+            else:
+                # A bit of a hash of the value.
+                odd = 2 * int(torch.randint(1 << 61, (), generator=draw)) + 1
+                up = (exact.view(torch.int64) * odd) >> 60 & 1
+            sign = up * 2 - 1
             if by_row and exact.dim():
                 size = exact.square().mean(dim=-1, keepdim=True).sqrt().maximum(exact.abs())
                 return exact + sign * size * unit
