@@ -92,3 +92,18 @@ def test_without_floating_inputs_there_are_no_ties(tmp_path: Path) -> None:
     )
     wrong = right.replace("torch.round(", "torch.round((torch.arange(8) == 3) + ")
     assert judged(tmp_path, problem, wrong).status == "wrong"
+
+
+def test_what_is_tied_exactly_stays_tied(tmp_path: Path) -> None:
+    problem = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.stack([row.eq(row.max()).nonzero()[0, 0] for row in x])
+def get_inputs():
+    return [torch.randint(0, 4, (40, 50)).float() / 3]
+"""
+    first = "return inputs[0].max(dim=-1, keepdim=True).values.eq(inputs[0]).int().argmax(dim=-1)"
+    last = "x, = inputs; return 49 - x.flip(-1).eq(x.amax(-1, keepdim=True)).int().argmax(dim=-1)"
+    assert judged(tmp_path, problem, first).status == "pass"
+    assert judged(tmp_path, problem, last).status == "wrong"

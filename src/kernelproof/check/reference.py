@@ -261,7 +261,8 @@ class ReferenceModel:
     ) -> Any:  # fmt: skip
         """The oracle's output after every floating input and weight has moved by one unit of its
         dtype (see `_unit`), or by ``units`` units in the last place of float32 (float64: its own),
-        up or down at random; ``number`` tells draws apart.
+        up or down at random; ``number`` tells draws apart. With ``units`` equal numbers move alike,
+        so that what is tied exactly stays tied.
 
         ``by_row``: the unit is that of the element's row (its root mean square along the last
         axis) where that is larger. Transforms, such as a convolution by FFT, are exact to that
@@ -278,9 +279,16 @@ class ReferenceModel:
         def nudge(leaf: Any) -> Any:
             if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
                 return leaf
-            sign = torch.randint(0, 2, leaf.shape, generator=draw).to(leaf.device) * 2 - 1
-            unit = _unit(leaf.dtype) if units is None else units * _computed_unit(leaf.dtype)
             exact = leaf.to(torch.float64)
+            if units is None:
+                unit = _unit(leaf.dtype)
+                up = torch.randint(0, 2, leaf.shape, generator=draw).to(leaf.device)
+            else:
+                unit = units * _computed_unit(leaf.dtype)
+                # A bit of a hash of the value.
+                odd = 2 * int(torch.randint(1 << 61, (), generator=draw)) + 1
+                up = (exact.view(torch.int64) * odd) >> 60 & 1
+            sign = up * 2 - 1
             if by_row and exact.dim():
                 size = exact.square().mean(dim=-1, keepdim=True).sqrt().maximum(exact.abs())
                 return exact + sign * size * unit

@@ -3,7 +3,8 @@
 A kernel that rounds ``x * (1 / scale)`` and a reference that rounds ``x / scale`` differ by one
 where the quotient lies within their rounding of a half: in one element of a hundred thousand. The
 same happens to comparisons, bins and indices of the largest. An element may have what the oracle
-gives there when all floating inputs move by ``LIMIT`` units in the last place of float32: as far
+gives there when all floating inputs move by ``LIMIT`` units in the last place of float32 (equal
+numbers alike: which of two equal ones comes first is no rounding): as far
 as a floating output may be off.
 """
 
