@@ -104,6 +104,20 @@ def test_gpu_second_calls_are_quick_and_the_same(long_way: Any, options: dict[st
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("sizes", "dtype"),
+    [((16, 333, 77, 3, 21, 21), torch.float16), ((16, 2048, 512, 16, 128, 128), F32)],
+    ids=str,
+)
+def test_gpu_second_calls_of_clusters(long_way: Any, sizes: Any, dtype: torch.dtype) -> None:
+    given, more = call(*sizes, dtype=dtype, device="cuda")
+    want = mla_kv(*given, **more)
+    for _ in range(3):
+        assert torch.equal(mla_kv(*given, **more), want)
+    assert long_way.call_count == 1
+
+
+@pytest.mark.gpu
 def test_gpu_what_differs_takes_the_long_way(long_way: Any) -> None:
     given, more = operands("cuda")
     hidden, down, k, v = given
