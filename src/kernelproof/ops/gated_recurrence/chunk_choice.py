@@ -94,8 +94,8 @@ class Config:
         parts = self.key_dim // 64 if levelled else 1
         groups, teams = self.preparers // parts, self.states // self.halves
         size = 16 + (teams * 32 if self.halves > 1 else 0)
-        if not self.ends:
-            size += teams * 2 * CHUNK * 32 * self.tiles if self.element.itemsize == 2 else 0
+        if not self.ends and self.element.itemsize == 2:
+            size += teams * 2 * CHUNK * 32 * self.tiles
             size += teams * 2 * self.tiles * 1024 if self.halves > 1 else 0
         if levelled:
             size += self.preparers * (self.ahead + 1) * CHUNK * 64 * self.gate_bytes

@@ -19,12 +19,12 @@ __device__ __forceinline__ void hold_by_warps(const Arguments<C>& p, const Layou
   // ones), and as pairs of right operands.
   const int row_a = lane % 16, row_b = lane % 8 + lane / 16 * 8;
   const u32 unit_a = (lane / 16 ^ (row_a & 7)) << 4, unit_b = (lane / 8 % 2 ^ (row_b & 7)) << 4;
-  const int rows_at = half_of_rows * (C::ROWS / 64) * C::PANEL, pieces_at = half_of_rows * (C::ROWS % 64 / 16);
+  const int rows_at = half_of_rows * (C::ROWS / 64) * C::PANEL;
   u32 key_at[4], query_at[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    key_at[i] = C::KEYS + rows_at + row_a * 128 + (unit_a ^ (i + pieces_at) % 4 * 32);
-    query_at[i] = C::Q + rows_at + row_b * 128 + (unit_b ^ (i + pieces_at) % 4 * 32);
+    key_at[i] = C::KEYS + rows_at + row_a * 128 + (unit_a ^ i * 32);
+    query_at[i] = C::Q + rows_at + row_b * 128 + (unit_b ^ i * 32);
     stay(key_at[i]), stay(query_at[i]);
   }
   const int steps = w.T - w.first;

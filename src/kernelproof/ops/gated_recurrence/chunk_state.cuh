@@ -117,12 +117,10 @@ struct ColumnGates {
   float cross[C::TILES][4];  // of the second half, from the first half of the chunk
   float first[C::TILES][2], all[C::TILES][2];  // gates of the first half, of the chunk
 
-  // `g`: [tile][half][row][x]; `A` as `prepare` leaves it; `masks`: levels of the lane's (t, s);
-  // `for_y`: else what y alone needs is left out.
+  // `g`: [tile][half][row][x]; `A` as `prepare` leaves it; `masks`: levels of the lane's (t, s).
   __device__ __forceinline__ void make(const u32 (&raw)[C::TILES][C::LEFT][4],
                                        const float (&g)[C::TILES][2][2][2],
-                                       const uint4 (&A)[C::SUMMED], const u32 (&masks)[4], int lane,
-                                       bool for_y) {
+                                       const uint4 (&A)[C::SUMMED], const u32 (&masks)[4], int lane) {
     constexpr int TERMS = C::TERMS, LEFT = C::LEFT, SUMMED = C::SUMMED;
     constexpr bool APART = C::APART;
     const int c = lane % 4;
@@ -168,7 +166,7 @@ struct ColumnGates {
         for (int plane = 0; plane < LEFT; ++plane) v[m][plane][2 + r] = v8[plane][2 + r];
         first[m][r] = g8[0][r], all[m][r] = g8[0][r] * g8[1][r];
       }
-      if (C::ENDS || !for_y) continue;
+      if (C::ENDS) continue;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         u32 mine[SUMMED];

@@ -31,17 +31,13 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
   typedef typename C::Gate Gate;
   typedef typename C::Element Element;
   constexpr int TILES = C::TILES, PIECES = C::ROWS / 16, LEFT = C::LEFT, SUMMED = C::SUMMED;
-  const int lane = threadIdx.x % 32, c = lane % 4, team = team_of<C>(), half_of_rows = half_of<C>();
-  const bool writes = half_of_rows == 0;  // the warp of its team that gives y
+  const int lane = threadIdx.x % 32, c = lane % 4, warp = threadIdx.x / 32;
   const u32 full = shared + C::AT_BARRIERS, empty = full + C::SLOTS * 8;
-  const u32 staged = shared + C::AT_OUT + team * C::OUT;
-  const u32 sums = shared + C::AT_SUMS + team * C::SUMS + lane * 16;
-  const u32 sums_full = empty + C::SLOTS * 8 + team * 32, sums_empty = sums_full + 16;
-  const int rows_at = half_of_rows * (C::ROWS / 64 * C::PANEL + C::ROWS % 64 * 2);
+  const u32 staged = shared + C::AT_OUT + warp * C::OUT;
   const int row_b = lane % 8 + lane / 16 * 8;  // a lane's address for pairs of right operands
   const int steps = w.T - w.first;
   const int64 y_step = static_cast<int64>(p.H) * p.V;
-  Element* const y = p.y + (static_cast<int64>(w.b) * p.T + w.first) * y_step + w.h * p.V + w.column + team * 16 * TILES;
+  Element* const y = p.y + (static_cast<int64>(w.b) * p.T + w.first) * y_step + w.h * p.V + w.column + warp * 16 * TILES;
 
   Fragments<C> f;
   first_state<C>(p, s, w, f);
@@ -58,7 +54,7 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
   ColumnGates<C> gates;
   float2 since[2], after[2];  // products of a gate for all of the state, at the lane's steps
   float chunk_decay = 1.0f;
-  u32 decays_at = C::DECAYS + half_of_rows * C::ROWS * 4 + c * 8;
+  u32 decays_at = C::DECAYS + c * 8;
   stay(decays_at);
   // Values of steps from `unsafe` on become zero.
   auto hide_values = [&]() {
@@ -74,7 +70,7 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
   u32 unit[TILES];  // of v, and of gates of 2 bytes
 #pragma unroll
   for (int m = 0; m < TILES; ++m) {
-    const int u = (team * TILES + m) * 2 + lane / 8 % 2;
+    const int u = (warp * TILES + m) * 2 + lane / 8 % 2;
     unit[m] = row_b * 2 * C::COLUMNS + (((u & ~7) | ((u ^ row_b) & 7)) << 4);
     stay(unit[m]);
   }
@@ -84,7 +80,7 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
     barrier_wait(full + 8 * reading, phase);
     // Elements of 4 bytes of this lane's columns, in two steps each.
     auto pair_of = [&](u32 tile, int m, int half, int r) {
-      const int at = ((team * TILES + m) * 4 + r * 2 + lane / 16) ^ c << 1;
+      const int at = ((warp * TILES + m) * 4 + r * 2 + lane / 16) ^ c << 1;
       const u32 from = slot + tile + (half * 8 + c * 2) * 4 * C::COLUMNS + (at << 4) + (lane / 4 & 3) * 4;
       return make_float2(load_float(from), load_float(from + 4 * C::COLUMNS));
     };
@@ -165,7 +161,7 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
             if (i / 4 * 8 + c * 2 + i % 2 >= unsafe) g[m][i / 4][i / 2 % 2][i % 2] = 0.0f;
     }
     if (C::COLUMN) {
-      gates.make(values, g, A, masks, lane, writes);
+      gates.make(values, g, A, masks, lane);
     }
     if (C::ENDS && (C::COLUMN || C::SCALAR))
 #pragma unroll
@@ -201,7 +197,7 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
   Element* y_at = y + lane / (2 * TILES) * y_step + lane % (2 * TILES) * 8;
   auto write = [&](const uint4 (&out)[TILES], int n) {
     constexpr int ROWS = 16 / TILES;  // to a round
-    if (n >= w.silent && has_column(p, w.column + team * 16 * TILES + lane % (2 * TILES) * 8))
+    if (n >= w.silent && has_column(p, w.column + warp * 16 * TILES + lane % (2 * TILES) * 8))
 #pragma unroll
       for (int i = 0; i < TILES; ++i)
         if (n * 16 + i * ROWS + lane / (2 * TILES) < steps)
@@ -223,7 +219,6 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
   };
   auto own_steps = [&](float (&out)[TILES][2][4], float (&fine)[TILES][2][4],
                        float (&near)[TILES][2][4]) {
-    if (!writes) return;
     if (C::SINCE) {
       float rest[TILES][2][4] = {};
       near_steps(near, rest);
@@ -239,9 +234,8 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
   auto read_state = [&](u32 slot, float (&out)[TILES][2][4], float (&fine)[TILES][2][4]) {
     // Pieces of 16 rows whose operands are held at a time.
     constexpr int MOST = (C::K * TILES <= 128 ? 8 : 4) / (TILES * LEFT);
-    constexpr int EVEN = MOST < 1 ? 1 : MOST >= 8 && PIECES >= 8 ? 8 : MOST >= 4 ? 4 : MOST >= 2 ? 2 : 1;
-    constexpr int GROUP = EVEN < PIECES ? EVEN : PIECES;
-    const u64 q = matrix_at(slot + C::Q + rows_at, C::PANEL);
+    constexpr int GROUP = MOST < 1 ? 1 : MOST >= 8 && PIECES >= 8 ? 8 : MOST >= 4 ? 4 : MOST >= 2 ? 2 : 1;
+    const u64 q = matrix_at(slot + C::Q, C::PANEL);
     float whole[TILES][2][4] = {};
 #pragma unroll
     for (int first = 0; first < PIECES; first += GROUP) {
@@ -337,7 +331,7 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
         }
       ready(v[m]);
     }
-    const u64 k = matrix_at(slot + C::KEYS + rows_at, C::PANEL);
+    const u64 k = matrix_at(slot + C::KEYS, C::PANEL);
     if constexpr (C::APART) {
       // Into fresh sums, 64 rows at a time: what tensor cores cut off would add up over a sequence.
 #pragma unroll
@@ -388,35 +382,6 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
         }
       }
   };
-  // What the last half of the rows gives of y goes to the first, where it is `other`.
-  auto meet = [&](const float (&out)[TILES][2][4], float (&other)[TILES][2][4], int n) {
-    if (C::HALVES == 1) return;
-    const u32 at = sums + (n & 1) * TILES * 1024;
-    if (!writes) {
-      barrier_wait(sums_empty + 8 * (n & 1), n >> 1 & 1 ^ 1);
-#pragma unroll
-      for (int x = 0; x < 2 * TILES; ++x) {
-        const float(&o)[4] = out[x / 2][x % 2];
-        store128(at + x * 512, __float_as_uint(o[0]), __float_as_uint(o[1]), __float_as_uint(o[2]),
-                 __float_as_uint(o[3]));
-      }
-      arrive(sums_full + 8 * (n & 1));
-      return;
-    }
-    barrier_wait(sums_full + 8 * (n & 1), n >> 1 & 1);
-#pragma unroll
-    for (int x = 0; x < 2 * TILES; ++x) {
-      const uint4 part = load128(at + x * 512);
-      float(&o)[4] = other[x / 2][x % 2];
-      o[0] = __uint_as_float(part.x), o[1] = __uint_as_float(part.y);
-      o[2] = __uint_as_float(part.z), o[3] = __uint_as_float(part.w);
-    }
-    arrive(sums_empty + 8 * (n & 1));
-  };
-  auto add = [](float (&out)[TILES][2][4], const float (&other)[TILES][2][4]) {
-#pragma unroll
-    for (int x = 0; x < 8 * TILES; ++x) out[x / 8][x / 4 % 2][x % 4] += other[x / 8][x / 4 % 2][x % 4];
-  };
   auto finish = [&](float (&out)[TILES][2][4], int n) {
     uint4 before[TILES];
     if (C::SIZE == 2 && n > 0) fetch(before, (n - 1) & 1);
@@ -463,12 +428,7 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
 #pragma unroll
           for (int x = 0; x < 8 && C::APART; ++x) out[m][x / 4][x % 4] += fine[m][x / 4][x % 4];
         }
-        float other[TILES][2][4];
-        meet(out, other, n);
-        if (writes) {
-          if (C::HALVES > 1) add(out, other);
-          both(out, near), finish(out, n);
-        }
+        both(out, near), finish(out, n);
       }
       product_wait<0>();
 #pragma unroll
@@ -500,13 +460,7 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
             if (i / 4 * 8 + c * 2 + i % 2 >= unsafe) out[m][i / 4][i % 4] = walked[m][i / 4][i % 4];
       };
       if (!C::ENDS) {
-        float other[TILES][2][4];
-        if (!writes) take_walked();
-        meet(out, other, n);
-        if (writes) {
-          if (C::HALVES > 1) add(out, other), add(walked, other);
-          both(out, near), take_walked(), finish(out, n);
-        }
+        both(out, near), take_walked(), finish(out, n);
       }
     }
     arrive(empty + 8 * at_slot);
@@ -514,7 +468,7 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
     if (n + 1 < w.chunks) next(n + 1);
   }
 
-  if (!C::ENDS && C::SIZE == 2 && w.chunks > 0 && writes) {
+  if (!C::ENDS && C::SIZE == 2 && w.chunks > 0) {
     uint4 before[TILES];
     fetch(before, (w.chunks - 1) & 1);
     write(before, w.chunks - 1);
@@ -523,16 +477,15 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
     const int64 at = static_cast<int64>(w.chain) * (p.segments - 1) + w.segment;
 #pragma unroll
     for (int m = 0; m < TILES; ++m) {
-      const int tile = w.column / 16 + team * TILES + m;
-      float4* const ends = p.ends + (at * (all_columns(p) / 16) + tile) * (C::K / 8 * 32) +
-                           half_of_rows * (C::ROWS / 8 * 32) + lane;
+      const int tile = w.column / 16 + warp * TILES + m;
+      float4* const ends = p.ends + (at * (all_columns(p) / 16) + tile) * (C::K / 8 * 32) + lane;
 #pragma unroll
       for (int j = 0; j < C::ROWS / 8; ++j) {
         const float(&x)[4] = f.s[m][j];
         store_global128(ends + j * 32, make_uint4(__float_as_uint(x[0]), __float_as_uint(x[1]),
                                                   __float_as_uint(x[2]), __float_as_uint(x[3])));
       }
-      if (!(C::KEY && !C::VALUE) && c == 0 && writes)
+      if (!(C::KEY && !C::VALUE) && c == 0)
 #pragma unroll
         for (int r = 0; r < 2; ++r)
           p.decays[at * width<C>(p) + C::ROW_DECAYS + tile * 16 + lane / 4 + r * 8] =

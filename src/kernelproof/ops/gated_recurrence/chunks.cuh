@@ -74,7 +74,7 @@ struct Config {
   static constexpr int SHARED = AT_BARRIERS + SLOTS * 16 + (HALVES > 1 ? TEAMS * 32 : 0) + 16;
   static_assert(SHARED == SHARED_, "chunk_choice.py and chunked.cu disagree on the shared memory");
   static_assert(SLOTS > AHEAD * GROUPS + 1 && SLOTS >= GROUPS, "the ring is too short for what is under way");
-  static_assert(BY_WARPS || TEAMS % 4 == 0, "wgmma takes four warps");
+  static_assert(BY_WARPS || (STATES % 4 == 0 && HALVES == 1), "wgmma takes four warps");
 };
 
 template <class C>
