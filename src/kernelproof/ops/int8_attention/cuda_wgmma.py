@@ -51,6 +51,7 @@ _INSTANCES = {
     (128, False): Instance(128, 3, 3, False),
     (128, True): Instance(64, 4, 4, False),
     (256, False): Instance(96, 2, 2, True),
+    (256, True): Instance(64, 4, 4, True),
 }
 
 
@@ -151,7 +152,7 @@ def _unfit(
     tokens: int,
 ) -> str:
     if _width(dim, strict) == 0:
-        return f"D = {dim} is no multiple of 16 up to 128 ({256 if not strict else 128})"
+        return f"D = {dim} is no multiple of 16 up to 256"
     for stride in (q_stride, k_stride, v_stride):
         if any(n <= 0 or n % 16 for n in stride[:3]):
             return "rows do not start at multiples of 16 bytes"
@@ -276,9 +277,11 @@ def _plan_for(
     gather = group * max(1, min(_GATHERED_BYTES // max(1, 3 * kv_len * dim), columns // group))
     row = 64 if width <= 64 else 128
     wide = row * max(1, width // 128)
-    shared = _ROWS * wide + n.keys * (n.k_stages * wide + n.v_stages * 128 * -(-width // 64)) + 1024
+    splits = width // 128 if strict and width > 128 else 1  # as `Layout` of the source
+    values = 128 * -(-width // splits // 64)
+    shared = _ROWS * wide + n.keys * (n.k_stages * wide + n.v_stages * values) + 1024
     flags = ", ".join(str(flag).lower() for flag in (strict, n.q_shared, tokens, half))
     name = f"attend_wgmma<{width}, {n.keys}, {n.k_stages}, {n.v_stages}, {flags}>"
-    tiles = slots * columns
+    tiles = slots * columns * splits
     tail = (sequences, q_len, kv_len, heads, group, dim, slots, gather, tiles, batch)
     return Plan(kernel(name), width, n, row, min(multiprocessors, tiles), shared, tail)

@@ -14,6 +14,7 @@
 // Accuracy. A score accumulator starts at the bits MAGIC, so that read as a float it is 1.5 * 2^23
 // plus the score, exactly. exp2(x c - b) is one fused multiply-add and one exponential: b, the
 // row's reference, is the same number in every term and in the sum, so its own rounding cancels.
+// In the lse it does not: that refers to the row's largest score (`log_of_sum`), which shared memory keeps.
 // STRICT adds a tile's output from fresh accumulators, the low halves of probabilities first,
 // because tensor cores truncate as they accumulate. With scales per token (TOKENS), a value's scale is
 // a power of two, which goes into the fp16 value, and a mantissa, which goes into the probability;
@@ -33,7 +34,8 @@
 // grid: as many blocks as run at a time, block 384. Maps: (dim, head, token, batch) in boxes of a
 // row of ROW bytes x 1 x BM or BN x 1 (q, k), 64 columns x 1 x BN x 1 (v).
 // values.work: see widen.cuh; prepared by prepare_wgmma. gather: heads that are worked on at a time.
-// D: 64, 80, 96, 128 or 256, dim of the same or less, a multiple of 16. Q_SHARED: q stays in
+// D: 64, 80, 96, 128 or 256, dim of the same or less, a multiple of 16. tiles: of rows, twice as many for
+// STRICT beyond 128 columns, where a job makes 128 of them (`Layout`). Q_SHARED: q stays in
 // shared memory; else in registers. TOKENS: scales by `scales`, else by head, each head one float.
 template <int D, int BN, int K_STAGES, int V_STAGES, bool STRICT, bool Q_SHARED, bool TOKENS,
           bool HALF>
@@ -44,10 +46,11 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
              const int* kv_lens, int sequences, int q_len, int kv_len, int heads, int group, int dim,
              int slots, int gather, int tiles, int batches, int causal, int out_kind, float factor,
              VALUE_PARAMETERS, SCALE_PARAMETERS) {
-    using L = Layout<D, BN, K_STAGES, V_STAGES>;
+    using L = Layout<D, BN, K_STAGES, V_STAGES, STRICT>;
     extern __shared__ unsigned char memory[];
     __shared__ __align__(8) u64 barriers[2 + 2 * K_STAGES + 2 * V_STAGES];
     __shared__ Job jobs[JOBS];
+    __shared__ float tops[4 * TOPS];
     __shared__ __align__(16) float2 scales[TOKENS ? K_STAGES * BN : 1];  // of keys: of k, of v
     const u32 q_at = (shared_offset(memory) + 1023) & ~1023u, k_at = q_at + L::Q_BYTES;
     const u32 v_at = k_at + K_STAGES * L::K_BYTES;
@@ -89,7 +92,8 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
                 job.valid = 0;
                 // Tiles behind the end of their packed sequence are skipped.
                 while (tile < tiles) {
-                    job = job_of(order, tile);
+                    job = job_of(order, tile / L::SPLITS);
+                    if constexpr (L::SPLITS > 1) job.column = tile % L::SPLITS * L::COLUMNS;
                     if (job.first < job.rows) break;
                     job.valid = 0;
                     tile = static_cast<int>(gridDim.x) + atomicAdd(work, 1);
@@ -127,7 +131,7 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
                     barrier_expect(v_full + 8 * v_stage, L::V_BYTES);
 #pragma unroll
                     for (int i = 0; i < L::BLOCKS; i++)
-                        load_box(v_at + v_stage * L::V_BYTES + i * BN * 128, &v_map, 64 * i, head,
+                        load_box(v_at + v_stage * L::V_BYTES + i * BN * 128, &v_map, job.column + 64 * i, head,
                                  token, job.batch, v_full + 8 * v_stage);
                     if (++v_stage == V_STAGES) v_stage = 0, v_parity ^= 1;
                 }
@@ -179,6 +183,8 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
         int number = -1, n = 0, whole = 0;
         if (own == 1) named_arrive(TURNS, 256);
 
+        // Of the tile of rows that is worked on; those of the one before may still be written.
+        auto tops_here = [&]() { return tops + (number & 1) * 2 * TOPS + own * 128 + (threadIdx.x & 127); };
         auto take_turn = [&]() { named_sync(TURNS + own, 256); };
         auto pass_turn = [&]() { named_arrive(TURNS + 1 - own, 256); };
         auto wait_keys = [&]() {
@@ -302,6 +308,7 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
                 rows.reference[r] = TOKENS ? -1e30f : FIRST_REFERENCE;
                 rows.sum[r] = 0.0f;
             }
+            if (lse != nullptr) tops_here()[0] = tops_here()[TOPS] = minus_infinity();
             const int seen = causal ? min(job.keys, first + late + 1) : job.keys;
             whole = uniform(!TOKENS && rows.flip ? 0 : max(seen, 0) / BN);
             n = uniform(key_tiles<BN>(job, causal));
@@ -324,9 +331,9 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
                 hide(s, n * BN + 2 * t, limit);
             }
             if constexpr (TOKENS) {
-                follow<STRICT>(s, rows, here);
+                follow<STRICT>(s, rows, here, lse != nullptr ? tops_here() : nullptr);
             } else {
-                follow(s, rows, offset);
+                follow(s, rows, offset, lse != nullptr ? tops_here() : nullptr);
                 if (rows.steep) {
 #pragma unroll
                     for (int i = 0; i < BN / 2; i++)
@@ -357,7 +364,7 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
                 exponentials(s, rows, offset, take);
             }
         };
-        auto write = [&](const Rows<TOKENS>& rows, const Job& job) {
+        auto write = [&](const Rows<TOKENS>& rows, const Job& job, const float* tops) {
             const int row = job.first + own * 64 + warp * 16 + g;
             const int head = job.head / group;
             const float last_scale = !TOKENS       ? job.value_scale
@@ -368,6 +375,7 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
 #pragma unroll
             for (int r = 0; r < 2; r++) {
                 const float sum = group_sum(rows.sum[r]);
+                const float top = lse != nullptr ? group_max(tops[r * TOPS]) : 0.0f;
                 if (row + 8 * r >= job.rows) continue;
                 const int end = job.keys - 1;
                 const int limit = causal ? min(end, row + 8 * r + job.keys - job.rows) : end;
@@ -381,26 +389,20 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
                 const float y = none ? 0.0f : last_scale / sum;
                 const i64 at =
                     (static_cast<i64>(job.batch) * q_len + job.q_first + row + 8 * r) * heads + job.head;
-                void* to = static_cast<char*>(out) + (at * dim + 2 * t) * (out_kind == 0 ? 4 : 2);
-                if (out_kind == 0) write_row<0>(to, o, r, y, 2 * t, dim);
-                else if (out_kind == 1) write_row<1>(to, o, r, y, 2 * t, dim);
-                else write_row<2>(to, o, r, y, 2 * t, dim);
+                const int column = (L::SPLITS > 1 ? job.column : 0) + 2 * t;
+                void* to = static_cast<char*>(out) + (at * dim + column) * (out_kind == 0 ? 4 : 2);
+                if (out_kind == 0) write_row<0>(to, o, r, y, column, dim);
+                else if (out_kind == 1) write_row<1>(to, o, r, y, column, dim);
+                else write_row<2>(to, o, r, y, column, dim);
                 if (V::SPECIAL && special <= limit) {
 #pragma unroll 1
-                    for (int column = 2 * t; column < dim; column += column % 2 ? 7 : 1) {
-                        const float x = special_output(all, group_at, column, limit);
-                        if (x != 0.0f) write_out(out, at * dim + column, x * last_scale, out_kind);
+                    for (int i = column; i < min(dim, column + L::COLUMNS); i += i % 2 ? 7 : 1) {
+                        const float x = special_output(all, group_at, i, limit);
+                        if (x != 0.0f) write_out(out, at * dim + i, x * last_scale, out_kind);
                     }
                 }
-                if (lse != nullptr && t == 0) {
-                    float unit;  // the exponent of 2 that the sum is relative to
-                    if constexpr (TOKENS)
-                        unit = fmaf(rows.reference[r], rows.c(r), -offset);
-                    else
-                        unit = rows.steep ? (rows.reference[r] - 12582912.0f) * rows.c(r) - offset
-                                          : fmaf(-12582912.0f, rows.c(r), subtracted(rows, r, offset));
-                    lse[at] = none ? minus_infinity() : fmaf(unit, 0.6931471805599453f, logf(sum));
-                }
+                if (lse != nullptr && column == 0)
+                    lse[at] = none ? minus_infinity() : log_of_sum(rows, r, top, sum, offset);
             }
         };
 
@@ -459,6 +461,7 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
             };
             auto finish = [&](u32 (&from)[BN / 4]) {
                 const Rows<TOKENS> last = rows;
+                const float* const last_tops = tops_here();
                 const Job& job = jobs[number % JOBS];
                 const u32 values_at = values_here();
                 more = take_job();
@@ -474,7 +477,7 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
                 values_ready();
                 release_values();
                 if constexpr (STRICT) add_tile(o, last.alpha, fresh);
-                write(last, job);
+                write(last, job, last_tops);
             };
             if constexpr (PAIRED) {
 #pragma unroll 1

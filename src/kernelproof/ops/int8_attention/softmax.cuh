@@ -10,6 +10,7 @@ constexpr u32 HIDDEN = 0xff61b1e6u;  // -3e38: the exponential of what a row doe
 constexpr float FIRST_REFERENCE = 8.0e6f;
 // The reference follows a score once that is 2^8 above it: probabilities up to 256 fit fp16.
 constexpr float SLACK = 8.0f;
+constexpr int TOPS = 256;  // lanes that keep the largest scores of their two rows
 // Factors above this: the reference is subtracted from the score first, which is exact.
 constexpr float STEEP = 1.0f;
 
@@ -77,12 +78,20 @@ __device__ __forceinline__ void largest(int (&top)[2], const u32 (&s)[N]) {
     for (int r = 0; r < 2; r++) top[r] = max(top[r], other[r]);
 }
 
+// The largest scores of this lane's two rows, for the logarithms of sums only: there are no registers to
+// spare for them, so they are in shared memory.
+__device__ __forceinline__ void keep_largest(float* tops, float first, float second) {
+    tops[0] = fmaxf(tops[0], first);
+    tops[TOPS] = fmaxf(tops[TOPS], second);
+}
+
 // Moves the references where a score is far above. Lanes look at their own scores alone; only if
 // one is too large do the four lanes of a row agree.
 template <int N>
-__device__ __forceinline__ void follow(const u32 (&s)[N], Rows<false>& rows, float offset) {
+__device__ __forceinline__ void follow(const u32 (&s)[N], Rows<false>& rows, float offset, float* tops) {
     int top[2];
     largest(top, s);
+    if (tops != nullptr) keep_largest(tops, __int_as_float(top[0]), __int_as_float(top[1]));
     const float slack = SLACK / rows.c(0);
     bool far = false;
 #pragma unroll
@@ -91,10 +100,8 @@ __device__ __forceinline__ void follow(const u32 (&s)[N], Rows<false>& rows, flo
     if (!rows.moved) return;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        top[r] = max(top[r], __shfl_xor_sync(~0u, top[r], 1));
-        top[r] = max(top[r], __shfl_xor_sync(~0u, top[r], 2));
         const float old = rows.reference[r], old_b = subtracted(rows, r, offset);
-        rows.reference[r] = fmaxf(old, __int_as_float(top[r]));
+        rows.reference[r] = fmaxf(old, group_max(__int_as_float(top[r])));
         rows.alpha[r] = exp2_fast(rows.steep ? (old - rows.reference[r]) * rows.c(r)
                                              : old_b - subtracted(rows, r, offset));
         rows.sum[r] *= rows.alpha[r];
@@ -166,7 +173,7 @@ __device__ __forceinline__ void scale_scores(u32 (&s)[N], const Rows<true>& rows
 }
 
 template <bool STRICT, int N>
-__device__ __forceinline__ void follow(const u32 (&s)[N], Rows<true>& rows, u32 scales) {
+__device__ __forceinline__ void follow(const u32 (&s)[N], Rows<true>& rows, u32 scales, float* tops) {
     float top[2] = {minus_infinity(), minus_infinity()};
 #pragma unroll
     for (int i = 0; i < N / 4; i++) {
@@ -180,6 +187,7 @@ __device__ __forceinline__ void follow(const u32 (&s)[N], Rows<true>& rows, u32 
             top[e / 2] = fmaxf(top[e / 2], z);
         }
     }
+    if (tops != nullptr) keep_largest(tops, top[0], top[1]);
     bool far = false;
 #pragma unroll
     for (int r = 0; r < 2; r++) far = far || top[r] > rows.reference[r] + SLACK / rows.c(r);
@@ -237,6 +245,22 @@ __device__ __forceinline__ void exponentials(u32 (&s)[N], Rows<true>& rows, u32 
     for (int j = N / 2 - BEHIND; j < N / 2; j++) finish(j);
     rows.sum[0] += sum[0] + sum[1];
     rows.sum[1] += sum[2] + sum[3];
+}
+
+// ---- the logarithm of the sum ----
+
+// Of a row with the largest score `top` and the sum `sum`: top's exponent, which is exact, plus the
+// logarithm of sum over top's own probability. That is computed as it was for the sum, so the errors of
+// the reference and of the exponential cancel: a row of one key has the logarithm 0 there.
+__device__ __forceinline__ float log_of_sum(const Rows<false>& rows, int r, float top, float sum, float offset) {
+    const float x = rows.steep ? top - rows.reference[r] : top;
+    const float own = exp2_fast(fmaf(x, rows.c(r), -subtracted(rows, r, offset)));
+    return fmaf((top - 12582912.0f) * rows.c(r), 0.6931471805599453f, logf(sum / own));
+}
+
+__device__ __forceinline__ float log_of_sum(const Rows<true>& rows, int r, float top, float sum, float offset) {
+    const float own = exp2_fast(fmaf(top - rows.reference[r], rows.c(r), offset));
+    return fmaf(top * rows.c(r), 0.6931471805599453f, logf(sum / own));
 }
 
 // What a pair of scores starts from, once its probabilities are packed.
