@@ -147,8 +147,8 @@ def test_the_lse_of_one_key_is_its_score(factor: float, granularity: str) -> Non
 
 @pytest.mark.parametrize("granularity", ["", "qkv"])
 def test_the_lse_is_exact_where_the_reference_is_not_the_largest(granularity: str) -> None:
-    """The tile of keys that comes first has a score 7 powers of two below the largest, too near for the
-    reference to follow. The largest is 0, and log(1 + 2^-7) is what is left."""
+    """The tile of keys that comes first has a score 7 powers of two below the largest, too near for
+    the reference to follow. The largest is 0, and log(1 + 2^-7) is what is left."""
     tensors = made((1, 128, 1), (1, 200, 1), granularity)
     for scale in tensors[3:5]:
         scale.fill_(1.0)

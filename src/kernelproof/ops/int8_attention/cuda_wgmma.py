@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from kernelproof.cuda import Kernel
 from kernelproof.ops.int8_attention.contract import OUT_DTYPES, PLAIN, Form
-from kernelproof.ops.int8_attention.cuda_general import PRECISION
+from kernelproof.ops.int8_attention.cuda_general import PRECISION, Step, how
 from kernelproof.tensor_map import TensorMap
 
 SOURCE = Path(__file__).parent / "kernel_wgmma.cu"  # includes softmax.cuh, tiles.cuh, widen.cuh
@@ -91,7 +91,7 @@ def slower(tensors: tuple[Tensor, ...], form: Form, multiprocessors: int) -> str
     q, k, v = tensors[:3]
     batch, q_len, heads, dim = q.shape
     kv_len, cu = k.shape[1], form.cu_seqlens_q
-    sequences = batch if cu is None else cu.shape[0] - 1
+    sequences = _sequences(q, form)
     if batch * q_len < _LEAST_QUERIES * sequences:
         return f"fewer than {_LEAST_QUERIES} queries in a sequence"
     tiles = batch * -(-q_len // _ROWS) * heads
@@ -179,17 +179,44 @@ def run(
 ) -> None:
     """Launch on the current device and stream. ``tensors``: q, k, v and their scales, for which
     `unfit` is empty; nothing is empty but sequences."""
+    halves, work = (
+        torch.empty(sizes, dtype=dtype, device=out.device)
+        for sizes, dtype in scratch_sizes(tensors, form)
+    )
+    made = steps(tensors, causal, scale, form, out, lse, halves, work, multiprocessors)
+    for step in made:
+        step.kernel.again(out.get_device(), step.args, step.how)
+
+
+def scratch_sizes(
+    tensors: tuple[Tensor, ...], form: Form
+) -> tuple[tuple[tuple[int, ...], torch.dtype], tuple[tuple[int, ...], torch.dtype]]:
+    """Of values as fp16 and of what widen.cuh keeps as `work`."""
+    q, v, v_scale = tensors[0], tensors[2], tensors[5]
+    batch, tokens, kv_heads, dim = v.shape
+    places = _sequences(q, form) * kv_heads
+    special = v.dtype == torch.float16 or v_scale.dim() == 3
+    count = 1 + batch * kv_heads + places * (1 + (3 * dim if special else 0))
+    return ((batch, kv_heads, tokens, dim), torch.float16), ((count,), torch.int32)
+
+
+def steps(
+    tensors: tuple[Tensor, ...],
+    causal: bool,
+    scale: float,
+    form: Form,
+    out: Tensor,
+    lse: Tensor | None,
+    halves: Tensor,
+    work: Tensor,
+    multiprocessors: int,
+) -> list[Step]:
+    """The launches, two or three, with scratch memory of `scratch_sizes`."""
     q, k, v, q_scale, k_scale, v_scale = tensors
     plan = plan_of(tensors, form, multiprocessors)
     batch, tokens, kv_heads, dim = v.shape
     sequences = plan.tail[0]
     special = v.dtype == torch.float16 or v_scale.dim() == 3
-    halves = torch.empty((batch, kv_heads, tokens, dim), dtype=torch.float16, device=v.device)
-    places = sequences * kv_heads
-    work = torch.empty(
-        1 + batch * kv_heads + places * (1 + (3 * dim if special else 0)),
-        dtype=torch.int32, device=v.device,
-    )  # fmt: skip
     scaled = int(v_scale.dim() == 3)
     scales = tuple(t if t.dim() == 3 else t.contiguous() for t in (q_scale, k_scale, v_scale))
     strides = tuple(n for t in scales for n in _scale_strides(t))
@@ -201,28 +228,41 @@ def run(
     )
     half = v.dtype == torch.float16
     token_scales = _per_token(tensors)
+    made = []
     if half or token_scales:
-        kernel("prepare_wgmma")(
+        args: tuple[Any, ...] = (
             work, v_scale, int(special), scaled, kv_heads, tokens, dim, batch, sequences,
-            *strides[6:], blocks[2], grid=max(batch * kv_heads, places), block=_PREPARE_THREADS,
+            *strides[6:], blocks[2],
         )  # fmt: skip
+        grid = max(batch, sequences) * kv_heads
+        made = [Step(kernel("prepare_wgmma"), args, how(grid, _PREPARE_THREADS))]
     flags = f"{str(token_scales).lower()}, {str(half).lower()}"
     slices = batch * kv_heads * -(-tokens // _SLICE)
-    kernel(f"widen_values<{flags}>")(
+    args = (
         scales[2], ends[1], sequences, tokens, kv_heads, dim, batch, *wide, *strides[6:], blocks[2],
-        grid=-(-slices // _WIDEN_WARPS), block=32 * _WIDEN_WARPS,
     )  # fmt: skip
+    grid = -(-slices // _WIDEN_WARPS)
+    made.append(Step(kernel(f"widen_values<{flags}>"), args, how(grid, 32 * _WIDEN_WARPS)))
     instance, row = plan.instance, plan.row
+    row_bytes = 2 * dim  # of a token in `halves`, whose heads come before tokens
+    axes = (row_bytes * tokens, row_bytes, row_bytes * tokens * kv_heads)
     maps = (
         _map(q, (row, 1, _ROWS, 1), row),
         _map(k, (row, 1, instance.keys, 1), row),
-        _map(halves.transpose(1, 2), (64, 1, instance.keys, 1), 128),
-    )
-    plan.kernel(
+        TensorMap(
+            halves, (dim, kv_heads, tokens, batch), axes, (64, 1, instance.keys, 1), 128
+        ),
+    )  # fmt: skip
+    args = (
         *maps, *scales, out, lse, *ends, *plan.tail, int(causal),
         OUT_DTYPES.index(form.out_dtype), scale * LOG2_E, *wide, *strides, *blocks,
-        grid=plan.grid, block=_THREADS, shared=plan.shared, programmatic=True,
     )  # fmt: skip
+    made.append(Step(plan.kernel, args, how(plan.grid, _THREADS, plan.shared, True)))
+    return made
+
+
+def _sequences(q: Tensor, form: Form) -> int:
+    return q.shape[0] if form.cu_seqlens_q is None else form.cu_seqlens_q.shape[0] - 1
 
 
 def _per_token(tensors: tuple[Tensor, ...]) -> bool:
