@@ -15,7 +15,7 @@ from torch import Tensor
 
 from kernelproof.emulate.standin import Recorder, standing_in
 from kernelproof.inspect import sass, tools
-from kernelproof.ops.int8_attention import cuda, cuda_wgmma
+from kernelproof.ops.int8_attention import cuda, cuda_quick, cuda_wgmma, int8_attention
 from kernelproof.ops.int8_attention.contract import PLAIN, Form
 from kernelproof.ops.int8_attention.reference import attend
 
@@ -320,3 +320,21 @@ def test_gpu_packed(half: bool) -> None:
     out, lse = cuda.launch_form(*(t.cuda() for t in tensors), True, 0.1, moved)
     assert lse is not None
     assert_right((out, lse), tensors, form)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("granularity", ["", "qkv"])
+@pytest.mark.parametrize("strict", [False, True])
+def test_gpu_second_call_of_a_form(strict: bool, granularity: str) -> None:
+    """By the remembered launches: tensors of other addresses, then those of the first again."""
+    accuracy = "strict" if strict else "high"
+    given = [made((2, 640, 4), (2, 640, 2), granularity, dim=128, seed=s) for s in (0, 1)]
+    on_gpu: list[Any] = [tuple(t.cuda() for t in tensors) for tensors in given]
+    for n in (0, 1, 0):
+        options: Any = dict(accuracy=accuracy, return_lse=True, scale=0.1)
+        got = int8_attention(*on_gpu[n], **options)
+        assert_right(got, given[n], Form(strict))
+    key = (accuracy, torch.float32, None, True, (True,) * 4)
+    known = cuda_quick.quick(*on_gpu[1], True, 0.1, key)
+    assert isinstance(known, tuple)
+    assert_right(known, given[1], Form(strict))
