@@ -97,6 +97,10 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "two halves": (
         dict(q=(1, 128, 2), k=(1, 70, 2), granularity="qkv", dim=144), dict(strict=True)
     ),
+    "half": (
+        dict(q=(2, 128, 2), k=(2, 140, 2), half=True, dim=80),
+        dict(strict=True, kv_lens=ints(140, 70)),
+    ),
     "narrow": (
         dict(q=(2, 128, 1), k=(2, 140, 1), dim=48),
         dict(strict=False, kv_lens=ints(140, 0), out_dtype=torch.float16),
@@ -164,10 +168,11 @@ def test_the_lse_is_exact_where_the_reference_is_not_the_largest(granularity: st
 
 @pytest.mark.parametrize("kind", ["values", "scales"])
 def test_what_is_not_finite_reaches_those_who_see_it(kind: str) -> None:
-    """NaN and infinities of a packed sequence's last tokens, and of none before."""
+    """NaN and infinities of a packed sequence's last tokens, and of none before. The other head
+    has none: fp16 values of such heads are read where they are."""
     ends = dict(cu_seqlens_q=ints(0, 130, 260), cu_seqlens_k=ints(0, 130, 260))
     form = Form(False, with_lse=True, **ends)
-    tensors = made((1, 260, 1), (1, 260, 1), "v" if kind == "scales" else "", half=kind == "values")
+    tensors = made((1, 260, 2), (1, 260, 2), "v" if kind == "scales" else "", half=kind == "values")
     if kind == "values":
         tensors[2][0, [129, 250, 252, 259], 0, 3] = torch.tensor([math.nan, F, -F, F]).half()
         tensors[2][0, 128, 0, 5] = -F

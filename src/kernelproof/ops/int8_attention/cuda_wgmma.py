@@ -211,7 +211,7 @@ def steps(
     work: Tensor,
     multiprocessors: int,
 ) -> list[Step]:
-    """The launches, two or three, with scratch memory of `scratch_sizes`."""
+    """The launches, two to four, with scratch memory of `scratch_sizes`."""
     q, k, v, q_scale, k_scale, v_scale = tensors
     plan = plan_of(tensors, form, multiprocessors)
     batch, tokens, kv_heads, dim = v.shape
@@ -237,22 +237,26 @@ def steps(
         grid = max(batch, sequences) * kv_heads
         made = [Step(kernel("prepare_wgmma"), args, how(grid, _PREPARE_THREADS))]
     flags = f"{str(token_scales).lower()}, {str(half).lower()}"
-    slices = batch * kv_heads * -(-tokens // _SLICE)
+    grid = -(-batch * kv_heads * -(-tokens // _SLICE) // _WIDEN_WARPS)
+    by_slice = how(grid, 32 * _WIDEN_WARPS, 0, half)
+    if half:
+        args = sequences, ends[1], tokens, kv_heads, dim, batch, *wide
+        made.append(Step(kernel(f"scan_values<{str(token_scales).lower()}>"), args, by_slice))
     args = (
         scales[2], ends[1], sequences, tokens, kv_heads, dim, batch, *wide, *strides[6:], blocks[2],
     )  # fmt: skip
-    grid = -(-slices // _WIDEN_WARPS)
-    made.append(Step(kernel(f"widen_values<{flags}>"), args, how(grid, 32 * _WIDEN_WARPS)))
+    made.append(Step(kernel(f"widen_values<{flags}>"), args, by_slice))
     instance, row = plan.instance, plan.row
     row_bytes = 2 * dim  # of a token in `halves`, whose heads come before tokens
     axes = (row_bytes * tokens, row_bytes, row_bytes * tokens * kv_heads)
+    box = (64, 1, instance.keys, 1)
+    widened = TensorMap(halves, (dim, kv_heads, tokens, batch), axes, box, 128)
     maps = (
         _map(q, (row, 1, _ROWS, 1), row),
         _map(k, (row, 1, instance.keys, 1), row),
-        TensorMap(
-            halves, (dim, kv_heads, tokens, batch), axes, (64, 1, instance.keys, 1), 128
-        ),
-    )  # fmt: skip
+        widened,
+        _map(v, box, 128) if half else widened,
+    )
     args = (
         *maps, *scales, out, lse, *ends, *plan.tail, int(causal),
         OUT_DTYPES.index(form.out_dtype), scale * LOG2_E, *wide, *strides, *blocks,

@@ -8,7 +8,8 @@
 //   While the last product of a row tile ends, the first scores of the next are multiplied.
 // widen_values: values pass through memory once on their way to the tensor cores, before. int8
 //   becomes fp16 there, and what is not finite becomes 0 and is kept by its place, so that no row
-//   that does not see it is touched.
+//   that does not see it is touched. fp16 values are copied for heads that have such values only.
+// scan_values: finds those heads.
 // prepare_wgmma: before that, where values may not be finite or have scales per token.
 //
 // Accuracy. A score accumulator starts at the bits MAGIC, so that read as a float it is 1.5 * 2^23
@@ -32,7 +33,8 @@
     i64 vs_batch, i64 vs_block, i64 vs_head, int q_block, int k_block, int v_block
 
 // grid: as many blocks as run at a time, block 384. Maps: (dim, head, token, batch) in boxes of a
-// row of ROW bytes x 1 x BM or BN x 1 (q, k), 64 columns x 1 x BN x 1 (v).
+// row of ROW bytes x 1 x BM or BN x 1 (q, k), 64 columns x 1 x BN x 1 (v, of `halves`; given, of `values`, which
+// HALF reads where all of a head are finite).
 // values.work: see widen.cuh; prepared by prepare_wgmma. gather: heads that are worked on at a time.
 // D: 64, 80, 96, 128 or 256, dim of the same or less, a multiple of 16. tiles: of rows, twice as many for
 // STRICT beyond 128 columns, where a job makes 128 of them (`Layout`). Q_SHARED: q stays in
@@ -41,7 +43,8 @@ template <int D, int BN, int K_STAGES, int V_STAGES, bool STRICT, bool Q_SHARED,
           bool HALF>
 __global__ void __launch_bounds__(384, 1)
 attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
-             const __grid_constant__ TensorMap v_map, const float* q_scale, const float* k_scale,
+             const __grid_constant__ TensorMap v_map, const __grid_constant__ TensorMap given_map,
+             const float* q_scale, const float* k_scale,
              const float* v_scale, void* out, float* lse, const int* cu_q, const int* cu_k,
              const int* kv_lens, int sequences, int q_len, int kv_len, int heads, int group, int dim,
              int slots, int gather, int tiles, int batches, int causal, int out_kind, float factor,
@@ -117,6 +120,8 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
                     load_box(q_at + i * BM * 128, &q_map, 128 * i, job.head, job.q_first + job.first,
                              job.batch, q_full);
                 const int head = job.head / group;
+                const TensorMap* map = &v_map;
+                if (HALF && __ldcg(all.exponent() + job.batch * kv_heads + head) == 0) map = &given_map;
 #pragma unroll 1
                 for (int n = key_tiles<BN>(job, causal) - 1; n >= 0; n--) {
                     const int token = job.k_first + n * BN;
@@ -131,7 +136,7 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
                     barrier_expect(v_full + 8 * v_stage, L::V_BYTES);
 #pragma unroll
                     for (int i = 0; i < L::BLOCKS; i++)
-                        load_box(v_at + v_stage * L::V_BYTES + i * BN * 128, &v_map, job.column + 64 * i, head,
+                        load_box(v_at + v_stage * L::V_BYTES + i * BN * 128, map, job.column + 64 * i, head,
                                  token, job.batch, v_full + 8 * v_stage);
                     if (++v_stage == V_STAGES) v_stage = 0, v_parity ^= 1;
                 }
@@ -505,6 +510,20 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
     }
 }
 
+// Before widen_values, of fp16 values. grid: slices / 8, block 256.
+template <bool TOKENS>
+__global__ void __launch_bounds__(256)
+scan_values(int sequences, const int* cu_k, int kv_len, int kv_heads, int dim, int batches, VALUE_PARAMETERS) {
+    const Values<true, TOKENS> all = {
+        values, halves, nullptr, cu_k, work, values_scaled, kv_heads, kv_len, dim,
+        (kv_len + SLICE - 1) / SLICE, batches * kv_heads, sequences, v_batch, v_token, v_head,
+        0, 0, 0, 1};
+    let_next_kernel_start();
+    const int slice = blockIdx.x * 8 + (threadIdx.x >> 5);
+    if (slice < all.slices * all.columns) scan_slice(all, slice, threadIdx.x & 31);
+    else wait_for_previous_kernel();
+}
+
 // Values to fp16, before attend_wgmma, which may start meanwhile. A warp takes a slice. grid: slices
 // / 8, block 256. Where prepare_wgmma does not run before, it sets the counter of tiles to 0.
 template <bool TOKENS, bool HALF>
@@ -518,7 +537,10 @@ widen_values(const float* v_scale, const int* cu_k, int sequences, int kv_len, i
     let_next_kernel_start();
     if (!TOKENS && !HALF && blockIdx.x == 0 && threadIdx.x == 0) *work = 0;
     const int slice = blockIdx.x * 8 + (threadIdx.x >> 5);
-    if (slice < all.slices * all.columns) widen_slice<TOKENS || HALF ? 1 : 4>(all, slice, threadIdx.x & 31);
+    if (HALF) wait_for_previous_kernel();
+    if (slice >= all.slices * all.columns) return;
+    if (HALF && __ldcg(all.exponent() + slice / all.slices) == 0) return;
+    widen_slice<HALF ? 1 : 4>(all, slice, threadIdx.x & 31);
 }
 
 // What attend_wgmma's `work` is before: zeros, exponents, and no values that are not finite.
@@ -537,7 +559,10 @@ prepare_wgmma(int* work, const float* v_scale, int special, int values_scaled, i
             for (int i = thread; i < 3 * dim; i += 128) v.specials()[static_cast<i64>(at) * 3 * dim + i] = NEVER;
     }
     if (at >= v.columns) return;
-    if (!values_scaled) return;
+    if (!values_scaled) {
+        if (thread == 0) v.exponent()[at] = 0;
+        return;
+    }
     const int batch = at / kv_heads, head = at - batch * kv_heads;
     int top = 27;  // smaller ones count as 2^-100
     for (int i = thread; i < (tokens + v_block - 1) / v_block; i += 128) {

@@ -21,7 +21,8 @@ struct Values {
     i64 from_batch, from_token, from_head, scale_batch, scale_block, scale_head;
     int block;
 
-    // Tiles of rows that have been taken; the largest exponent of a scale, by (batch, key head); first
+    // Tiles of rows that have been taken; by (batch, key head) the largest exponent of a scale, or if HALF
+    // whether some value is not finite, and `to` has the values instead of `from`; first
     // token with a value that is not finite, by (sequence, key head); and the same for each kind of
     // these, and column.
     __device__ __forceinline__ int* exponent() const { return work + 1; }
@@ -101,10 +102,10 @@ __device__ __forceinline__ void widen_word(u32 (&y)[2], u32 x) {
     y[1] = as_bits(__hsub2(as_half2(__byte_perm(bits, 0x64646464u, 0x4342)), bias));
 }
 
-// One piece of 8 values of a token: x holds them.
+// One piece of 8 values of a token: x holds them, `scale` is its scale.
 template <bool HALF, bool SCALED>
 __device__ __forceinline__ uint4 widen_piece(const Values<HALF, SCALED>& v, const u32 (&x)[HALF ? 4 : 2],
-                                             int batch, int head, int token, int column) {
+                                             float scale, int batch, int head, int token, int column) {
     u32 y[4];
     if constexpr (HALF) {
 #pragma unroll
@@ -119,7 +120,6 @@ __device__ __forceinline__ uint4 widen_piece(const Values<HALF, SCALED>& v, cons
             y[2 * i + 1] = two[1];
         }
         if (SCALED && v.scaled) {
-            const float scale = value_scale_of(v, batch, head, token);
             const int e = exponent_of(scale);
             const int power = max(e - __ldcg(v.exponent() + batch * v.kv_heads + head) + 8, -40) + 127;
             const __half unit = __float2half_rn(e == 255 ? 0.0f : __int_as_float(power << 23));
@@ -150,17 +150,56 @@ __device__ __forceinline__ void widen_slice(const Values<HALF, SCALED>& v, int i
 #pragma unroll 1
     for (int piece = lane; piece < pieces; piece += 32 * AT_ONCE) {
         u32 x[AT_ONCE][HALF ? 4 : 2];
+        float scale[AT_ONCE];
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) {
             const int at = min(piece + 32 * i, pieces - 1), row = at / row_pieces;
             load_global<8 * SIZE>(x[i], from + SIZE * (row * v.from_token + 8 * (at - row * row_pieces)));
+            if (SCALED && !HALF && v.scaled) scale[i] = value_scale_of(v, batch, head, first + row);
         }
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) {
             const int at = piece + 32 * i, row = at / row_pieces;
             if (at >= pieces) break;
-            to[at] = widen_piece(v, x[i], batch, head, first + row, 8 * (at - row * row_pieces));
+            to[at] = widen_piece(v, x[i], scale[i], batch, head, first + row, 8 * (at - row * row_pieces));
         }
+    }
+}
+
+// By one warp: keeps the places of values that are not finite, and tells that there are some.
+template <bool SCALED>
+__device__ __forceinline__ void scan_slice(const Values<true, SCALED>& v, int index, int lane) {
+    constexpr int AT_ONCE = 4;
+    const int place = index / v.slices, first = (index - place * v.slices) * SLICE;
+    const int batch = place / v.kv_heads, head = place - batch * v.kv_heads;
+    const int row_pieces = v.dim / 8, pieces = min(SLICE, v.tokens - first) * row_pieces;
+    const i8* from = static_cast<const i8*>(v.from) +
+                     2 * (batch * v.from_batch + head * v.from_head + first * v.from_token);
+    auto load = [&](u32 (&x)[4], int at) {
+        const int row = at / row_pieces;
+        load_global<16>(x, from + 2 * (row * v.from_token + 8 * (at - row * row_pieces)));
+    };
+    bool special = false;
+#pragma unroll 1
+    for (int piece = lane; piece < pieces; piece += 32 * AT_ONCE) {
+        u32 x[AT_ONCE][4];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) load(x[i], min(piece + 32 * i, pieces - 1));
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+#pragma unroll
+            for (int w = 0; w < 4; w++)
+                special = special || (x[i][w] & 0x7c00u) == 0x7c00u || (x[i][w] & 0x7c000000u) == 0x7c000000u;
+    }
+    wait_for_previous_kernel();  // which prepares what is written now
+    if (!special) return;
+    atomicMax(v.exponent() + place, 1);
+#pragma unroll 1
+    for (int piece = lane; piece < pieces; piece += 32) {
+        u32 x[4];
+        load(x, piece);
+        const int row = piece / row_pieces;
+        keep_finite(v, x, batch, head, first + row, 8 * (piece - row * row_pieces));
     }
 }
 
