@@ -55,6 +55,11 @@ _INSTANCES = {
 }
 
 
+# The most keys of a sequence with which int8 values become fp16 in shared memory, each time that a
+# tile of rows reads them, and not once before.
+_INSIDE_KEYS = 1 << 30
+
+
 # The same with scales per token, where they need more registers.
 _TOKEN_INSTANCES = {
     (64, False): Instance(128, 3, 3, False),
@@ -70,6 +75,7 @@ class Plan(NamedTuple):
     row: int  # bytes of a row of q and k in shared memory
     grid: int
     shared: int
+    inside: bool  # values become fp16 in shared memory
     tail: tuple[int, ...]  # sequences .. tiles of the kernel's arguments
 
 
@@ -118,9 +124,17 @@ def explanation(tensors: tuple[Tensor, ...], form: Form, multiprocessors: int) -
     return [
         f"CUDA kernel {plan.kernel.name}: {plan.tail[8]} tiles of {_ROWS} queries of a head, taken "
         f"by {plan.grid} blocks of {_THREADS} threads in turn, {plan.shared} bytes of shared "
-        "memory; values become fp16 in scratch memory",
+        f"memory; values {_values(tensors[2], plan)}",
         f"probabilities as {PRECISION[form.strict]}",
     ]
+
+
+def _values(v: Tensor, plan: Plan) -> str:
+    if plan.inside:
+        return "become fp16 in shared memory"
+    if v.dtype == torch.float16:
+        return "are copied where some are not finite"
+    return "become fp16 in scratch memory"
 
 
 def unfit(tensors: tuple[Tensor, ...], form: Form) -> str:
@@ -195,9 +209,11 @@ def scratch_sizes(
     q, v, v_scale = tensors[0], tensors[2], tensors[5]
     batch, tokens, kv_heads, dim = v.shape
     places = _sequences(q, form) * kv_heads
+    inside = _inside(tensors, form)
     special = v.dtype == torch.float16 or v_scale.dim() == 3
     count = 1 + batch * kv_heads + places * (1 + (3 * dim if special else 0))
-    return ((batch, kv_heads, tokens, dim), torch.float16), ((count,), torch.int32)
+    halves = (0,) if inside else (batch, kv_heads, tokens, dim)
+    return (halves, torch.float16), ((count,), torch.int32)
 
 
 def steps(
@@ -229,12 +245,12 @@ def steps(
     half = v.dtype == torch.float16
     token_scales = _per_token(tensors)
     made = []
-    if half or token_scales:
+    if half or token_scales or plan.inside:
         args: tuple[Any, ...] = (
             work, v_scale, int(special), scaled, kv_heads, tokens, dim, batch, sequences,
             *strides[6:], blocks[2],
         )  # fmt: skip
-        grid = max(batch, sequences) * kv_heads
+        grid = 1 if plan.inside else max(batch, sequences) * kv_heads
         made = [Step(kernel("prepare_wgmma"), args, how(grid, _PREPARE_THREADS))]
     flags = f"{str(token_scales).lower()}, {str(half).lower()}"
     grid = -(-batch * kv_heads * -(-tokens // _SLICE) // _WIDEN_WARPS)
@@ -245,12 +261,15 @@ def steps(
     args = (
         scales[2], ends[1], sequences, tokens, kv_heads, dim, batch, *wide, *strides[6:], blocks[2],
     )  # fmt: skip
-    made.append(Step(kernel(f"widen_values<{flags}>"), args, by_slice))
+    if not plan.inside:
+        made.append(Step(kernel(f"widen_values<{flags}>"), args, by_slice))
     instance, row = plan.instance, plan.row
     row_bytes = 2 * dim  # of a token in `halves`, whose heads come before tokens
     axes = (row_bytes * tokens, row_bytes, row_bytes * tokens * kv_heads)
     box = (64, 1, instance.keys, 1)
     widened = TensorMap(halves, (dim, kv_heads, tokens, batch), axes, box, 128)
+    if plan.inside:
+        widened = _map(v, (min(plan.width, 128), 1, instance.keys, 1), 0)
     maps = (
         _map(q, (row, 1, _ROWS, 1), row),
         _map(k, (row, 1, instance.keys, 1), row),
@@ -293,8 +312,19 @@ def plan_of(tensors: tuple[Tensor, ...], form: Form, multiprocessors: int) -> Pl
     tokens = _per_token(tensors)
     return _plan_for(
         q.shape, k.shape, form.strict, tokens, v.dtype == torch.float16,
-        0 if cu is None else cu.shape[0], multiprocessors,
+        0 if cu is None else cu.shape[0], multiprocessors, _inside(tensors, form),
     )  # fmt: skip
+
+
+def _inside(tensors: tuple[Tensor, ...], form: Form) -> bool:
+    """Whether values become fp16 in shared memory."""
+    q, k, v = tensors[:3]
+    if v.dtype != torch.int8 or _per_token(tensors):
+        return False
+    if q.shape[3] > 128 and not form.strict:
+        return False  # no shared memory to spare
+    keys = k.shape[1] // (1 if form.cu_seqlens_q is None else max(1, _sequences(q, form)))
+    return keys <= _INSIDE_KEYS
 
 
 @functools.lru_cache(maxsize=4096)
@@ -306,6 +336,7 @@ def _plan_for(
     half: bool,
     ends: int,
     multiprocessors: int,
+    inside: bool = False,
 ) -> Plan:
     """``tokens``: scales per token; ``half``: fp16 values; ``ends``: size of cu_seqlens_q, 0 for
     none."""
@@ -324,8 +355,10 @@ def _plan_for(
     splits = width // 128 if strict and width > 128 else 1  # as `Layout` of the source
     values = 128 * -(-width // splits // 64)
     shared = _ROWS * wide + n.keys * (n.k_stages * wide + n.v_stages * values) + 1024
-    flags = ", ".join(str(flag).lower() for flag in (strict, n.q_shared, tokens, half))
+    if inside:
+        shared += 2 * n.keys * (width // splits)
+    flags = ", ".join(str(flag).lower() for flag in (strict, n.q_shared, tokens, half, inside))
     name = f"attend_wgmma<{width}, {n.keys}, {n.k_stages}, {n.v_stages}, {flags}>"
     tiles = slots * columns * splits
     tail = (sequences, q_len, kv_len, heads, group, dim, slots, gather, tiles, batch)
-    return Plan(kernel(name), width, n, row, min(multiprocessors, tiles), shared, tail)
+    return Plan(kernel(name), width, n, row, min(multiprocessors, tiles), shared, inside, tail)

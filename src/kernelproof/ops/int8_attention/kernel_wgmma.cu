@@ -39,8 +39,10 @@
 // D: 64, 80, 96, 128 or 256, dim of the same or less, a multiple of 16. tiles: of rows, twice as many for
 // STRICT beyond 128 columns, where a job makes 128 of them (`Layout`). Q_SHARED: q stays in
 // shared memory; else in registers. TOKENS: scales by `scales`, else by head, each head one float.
+// INSIDE: int8 values without scales per token become fp16 in shared memory; v is then the map of `values`, in
+// boxes of all columns x 1 x BN x 1.
 template <int D, int BN, int K_STAGES, int V_STAGES, bool STRICT, bool Q_SHARED, bool TOKENS,
-          bool HALF>
+          bool HALF, bool INSIDE>
 __global__ void __launch_bounds__(384, 1)
 attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
              const __grid_constant__ TensorMap v_map, const __grid_constant__ TensorMap given_map,
@@ -49,9 +51,9 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
              const int* kv_lens, int sequences, int q_len, int kv_len, int heads, int group, int dim,
              int slots, int gather, int tiles, int batches, int causal, int out_kind, float factor,
              VALUE_PARAMETERS, SCALE_PARAMETERS) {
-    using L = Layout<D, BN, K_STAGES, V_STAGES, STRICT>;
+    using L = Layout<D, BN, K_STAGES, V_STAGES, STRICT, INSIDE>;
     extern __shared__ unsigned char memory[];
-    __shared__ __align__(8) u64 barriers[2 + 2 * K_STAGES + 2 * V_STAGES];
+    __shared__ __align__(8) u64 barriers[2 + 2 * (K_STAGES + V_STAGES + L::BYTE_STAGES)];
     __shared__ Job jobs[JOBS];
     __shared__ float tops[4 * TOPS];
     __shared__ __align__(16) float2 scales[TOKENS ? K_STAGES * BN : 1];  // of keys: of k, of v
@@ -60,18 +62,24 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
     const u32 q_full = shared_offset(barriers), q_empty = q_full + 8, k_full = q_full + 16;
     const u32 k_empty = k_full + 8 * K_STAGES, v_full = k_empty + 8 * K_STAGES;
     const u32 v_empty = v_full + 8 * V_STAGES;
+    const u32 bytes_full = v_empty + 8 * V_STAGES, bytes_empty = bytes_full + 8 * L::BYTE_STAGES;
+    const u32 bytes_at = v_at + V_STAGES * L::V_BYTES;
     const int role = uniform(threadIdx.x >> 7);
     if (threadIdx.x == 0) {
         barrier_init(q_full, 1);
         // Tensor copies are announced once. What lanes read themselves, each gives back itself.
-        barrier_init(q_empty, TOKENS ? 288 : 256);
+        barrier_init(q_empty, 256 + (TOKENS ? 32 : 0) + (INSIDE ? L::CONVERTERS : 0));
         for (int i = 0; i < K_STAGES; i++) {
             barrier_init(k_full + 8 * i, TOKENS ? 33 : 1);
             barrier_init(k_empty + 8 * i, TOKENS ? 256 : 8);
         }
         for (int i = 0; i < V_STAGES; i++) {
-            barrier_init(v_full + 8 * i, 1);
+            barrier_init(v_full + 8 * i, INSIDE ? L::CONVERTERS : 1);
             barrier_init(v_empty + 8 * i, 8);
+        }
+        for (int i = 0; i < L::BYTE_STAGES; i++) {
+            barrier_init(bytes_full + 8 * i, 1);
+            barrier_init(bytes_empty + 8 * i, L::CONVERTERS);
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
@@ -132,6 +140,14 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
                         load_box(k_at + k_stage * L::K_BYTES + i * BN * 128, &k_map, 128 * i, head,
                                  token, job.batch, k_full + 8 * k_stage);
                     if (++k_stage == K_STAGES) k_stage = 0, k_parity ^= 1;
+                    if constexpr (INSIDE) {
+                        barrier_wait(bytes_empty + 8 * v_stage, v_parity);
+                        barrier_expect(bytes_full + 8 * v_stage, L::BYTE_V_BYTES);
+                        load_box(bytes_at + v_stage * L::BYTE_V_BYTES, map, job.column, head, token, job.batch,
+                                 bytes_full + 8 * v_stage);
+                        if (++v_stage == L::BYTE_STAGES) v_stage = 0, v_parity ^= 1;
+                        continue;
+                    }
                     barrier_wait(v_empty + 8 * v_stage, v_parity);
                     barrier_expect(v_full + 8 * v_stage, L::V_BYTES);
 #pragma unroll
@@ -141,6 +157,29 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
                     if (++v_stage == V_STAGES) v_stage = 0, v_parity ^= 1;
                 }
                 tile = next;
+            }
+        } else if (INSIDE && threadIdx.x >= 32 && threadIdx.x < 32 + L::CONVERTERS) {
+            int stage = 0, parity = 0, v_stage = 0, v_parity = 1, q_parity = 0;
+            for (int number = 0;; number++) {
+                barrier_wait(q_full, q_parity);
+                q_parity ^= 1;
+                const Job& job = jobs[number % JOBS];
+                if (!job.valid) break;
+                int n = key_tiles<BN>(job, causal);
+                barrier_arrive(q_empty);
+#pragma unroll 1
+                for (; n > 0; n--) {
+                    barrier_wait(bytes_full + 8 * stage, parity);
+                    barrier_wait(v_empty + 8 * v_stage, v_parity);
+                    if constexpr (INSIDE)
+                        widen_tile<BN, L::COLUMNS, L::CONVERTERS>(
+                            v_at + v_stage * L::V_BYTES, bytes_at + stage * L::BYTE_V_BYTES, threadIdx.x - 32);
+                    stores_for_products();
+                    barrier_arrive(v_full + 8 * v_stage);
+                    barrier_arrive(bytes_empty + 8 * stage);
+                    if (++stage == L::BYTE_STAGES) stage = 0, parity ^= 1;
+                    if (++v_stage == V_STAGES) v_stage = 0, v_parity ^= 1;
+                }
             }
         } else if (TOKENS && threadIdx.x < 64 && threadIdx.x >= 32) {
             const int lane = threadIdx.x & 31;

@@ -22,7 +22,8 @@ struct Job {
 // Dimensions between: D is rounded up, columns behind the last are loaded as zeros. EXACT: fresh sums
 // beside the running ones, for which there are registers up to 128 columns of the output; wider ones are
 // computed in two jobs of 128 columns, each with all scores.
-template <int D, int BN, int K_STAGES, int V_STAGES, bool EXACT>
+// INSIDE: values come as int8, into BYTE_STAGES of their own.
+template <int D, int BN, int K_STAGES, int V_STAGES, bool EXACT, bool INSIDE>
 struct Layout {
     static constexpr int SPLITS = EXACT && D > 128 ? D / 128 : 1;  // jobs of a tile of rows
     static constexpr int COLUMNS = D / SPLITS;                     // of the output, of a job
@@ -34,7 +35,11 @@ struct Layout {
     static constexpr int BLOCKS = (COLUMNS + 63) / 64;     // of 64 value columns
     static constexpr int Q_BYTES = BM * ROW * PIECES, K_BYTES = BN * ROW * PIECES;
     static constexpr int V_BYTES = BN * 128 * BLOCKS;
-    static constexpr int BYTES = Q_BYTES + K_STAGES * K_BYTES + V_STAGES * V_BYTES + 1024;
+    static constexpr int BYTE_STAGES = INSIDE ? 2 : 0, BYTE_V_BYTES = BN * COLUMNS;
+    // Threads that make fp16 of them: see widen_tile.
+    static constexpr int CONVERTERS = COLUMNS == 80 || COLUMNS == 96 ? COLUMNS : 64;
+    static constexpr int BYTES = Q_BYTES + K_STAGES * K_BYTES + V_STAGES * V_BYTES +
+                                 BYTE_STAGES * BYTE_V_BYTES + 1024;
 };
 
 // Where the order of tiles is decided. Groups of `gather` heads, whose keys and values the L2 cache

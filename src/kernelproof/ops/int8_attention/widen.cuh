@@ -102,6 +102,35 @@ __device__ __forceinline__ void widen_word(u32 (&y)[2], u32 x) {
     y[1] = as_bits(__hsub2(as_half2(__byte_perm(bits, 0x64646464u, 0x4342)), bias));
 }
 
+// A tile of int8 values in shared memory, BN rows of COLUMNS bytes, becomes fp16 as a product takes it: blocks
+// of 64 columns, rows of 128 bytes with their pieces of 16 permuted (see matrix_at). By THREADS threads, which
+// take 8 columns of every 8th row, or of every 4th: there a piece is in one of two places of a row in turn.
+template <int BN, int COLUMNS, int THREADS>
+__device__ __forceinline__ void widen_tile(u32 to, u32 from, int thread) {
+    constexpr int PIECES = COLUMNS / 8, ROWS = THREADS / PIECES, AT_ONCE = 2;
+    static_assert(THREADS % PIECES == 0 && (ROWS == 8 || ROWS == 4) && BN % (ROWS * AT_ONCE) == 0);
+    const int row = thread / PIECES, column = thread - row * PIECES;
+    from += 8 * thread;
+    to += column / 8 * (BN * 128) + row * 128 + ((column ^ row) & 7) * 16;
+    const u32 other = ROWS == 4 ? to ^ 64 : to;
+#pragma unroll 2
+    for (int k = 0; k < BN / ROWS; k += AT_ONCE) {
+        u32 x[AT_ONCE][2];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+            asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(x[i][0]), "=r"(x[i][1])
+                         : "r"(from + (k + i) * ROWS * COLUMNS));
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            u32 y[2], z[2];
+            widen_word(y, x[i][0]);
+            widen_word(z, x[i][1]);
+            asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"((i % 2 ? other : to) + (k + i) * ROWS * 128),
+                         "r"(y[0]), "r"(y[1]), "r"(z[0]), "r"(z[1]) : "memory");
+        }
+    }
+}
+
 // One piece of 8 values of a token: x holds them, `scale` is its scale.
 template <bool HALF, bool SCALED>
 __device__ __forceinline__ uint4 widen_piece(const Values<HALF, SCALED>& v, const u32 (&x)[HALF ? 4 : 2],
