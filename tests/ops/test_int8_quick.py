@@ -117,7 +117,7 @@ def test_the_second_call_of_a_form(
         (dict(kind="lens", lens=(65, 20)), Form(False, with_lse=True), 3),
         (
             dict(kind="packed", queries=(3, 70), keys=(9, 66), scales="head", half=True),
-            Form(False), 4,
+            Form(False), 3,
         ),
     ],
 )  # fmt: skip

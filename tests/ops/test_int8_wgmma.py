@@ -168,8 +168,7 @@ def test_the_lse_is_exact_where_the_reference_is_not_the_largest(granularity: st
 
 @pytest.mark.parametrize("kind", ["values", "scales"])
 def test_what_is_not_finite_reaches_those_who_see_it(kind: str) -> None:
-    """NaN and infinities of a packed sequence's last tokens, and of none before. The other head
-    has none: fp16 values of such heads are read where they are."""
+    """NaN and infinities of a packed sequence's last tokens, and of none before."""
     ends = dict(cu_seqlens_q=ints(0, 130, 260), cu_seqlens_k=ints(0, 130, 260))
     form = Form(False, with_lse=True, **ends)
     tensors = made((1, 260, 2), (1, 260, 2), "v" if kind == "scales" else "", half=kind == "values")

@@ -132,8 +132,6 @@ def explanation(tensors: tuple[Tensor, ...], form: Form, multiprocessors: int) -
 def _values(v: Tensor, plan: Plan) -> str:
     if plan.inside:
         return "become fp16 in shared memory"
-    if v.dtype == torch.float16:
-        return "are copied where some are not finite"
     return "become fp16 in scratch memory"
 
 
@@ -227,7 +225,7 @@ def steps(
     work: Tensor,
     multiprocessors: int,
 ) -> list[Step]:
-    """The launches, two to four, with scratch memory of `scratch_sizes`."""
+    """The launches, two or three, with scratch memory of `scratch_sizes`."""
     q, k, v, q_scale, k_scale, v_scale = tensors
     plan = plan_of(tensors, form, multiprocessors)
     batch, tokens, kv_heads, dim = v.shape
@@ -254,15 +252,11 @@ def steps(
         made = [Step(kernel("prepare_wgmma"), args, how(grid, _PREPARE_THREADS))]
     flags = f"{str(token_scales).lower()}, {str(half).lower()}"
     grid = -(-batch * kv_heads * -(-tokens // _SLICE) // _WIDEN_WARPS)
-    by_slice = how(grid, 32 * _WIDEN_WARPS, 0, half)
-    if half:
-        args = sequences, ends[1], tokens, kv_heads, dim, batch, *wide
-        made.append(Step(kernel(f"scan_values<{str(token_scales).lower()}>"), args, by_slice))
     args = (
         scales[2], ends[1], sequences, tokens, kv_heads, dim, batch, *wide, *strides[6:], blocks[2],
     )  # fmt: skip
     if not plan.inside:
-        made.append(Step(kernel(f"widen_values<{flags}>"), args, by_slice))
+        made.append(Step(kernel(f"widen_values<{flags}>"), args, how(grid, 32 * _WIDEN_WARPS)))
     instance, row = plan.instance, plan.row
     row_bytes = 2 * dim  # of a token in `halves`, whose heads come before tokens
     axes = (row_bytes * tokens, row_bytes, row_bytes * tokens * kv_heads)
@@ -274,7 +268,6 @@ def steps(
         _map(q, (row, 1, _ROWS, 1), row),
         _map(k, (row, 1, instance.keys, 1), row),
         widened,
-        _map(v, box, 128) if half else widened,
     )
     args = (
         *maps, *scales, out, lse, *ends, *plan.tail, int(causal),

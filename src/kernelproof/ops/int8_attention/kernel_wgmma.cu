@@ -8,14 +8,13 @@
 //   While the last product of a row tile ends, the first scores of the next are multiplied.
 // widen_values: values pass through memory once on their way to the tensor cores, before. int8
 //   becomes fp16 there, and what is not finite becomes 0 and is kept by its place, so that no row
-//   that does not see it is touched. fp16 values are copied for heads that have such values only.
-// scan_values: finds those heads.
+//   that does not see it is touched.
 // prepare_wgmma: before that, where values may not be finite or have scales per token.
 //
 // Accuracy. A score accumulator starts at the bits MAGIC, so that read as a float it is 1.5 * 2^23
 // plus the score, exactly. exp2(x c - b) is one fused multiply-add and one exponential: b, the
 // row's reference, is the same number in every term and in the sum, so its own rounding cancels.
-// In the lse it does not: that refers to the row's largest score (`log_of_sum`), which shared memory keeps.
+// In the lse it does not: that refers to the row's largest score (`log_of_sum`).
 // STRICT adds a tile's output from fresh accumulators, the low halves of probabilities first,
 // because tensor cores truncate as they accumulate. With scales per token (TOKENS), a value's scale is
 // a power of two, which goes into the fp16 value, and a mantissa, which goes into the probability;
@@ -33,8 +32,7 @@
     i64 vs_batch, i64 vs_block, i64 vs_head, int q_block, int k_block, int v_block
 
 // grid: as many blocks as run at a time, block 384. Maps: (dim, head, token, batch) in boxes of a
-// row of ROW bytes x 1 x BM or BN x 1 (q, k), 64 columns x 1 x BN x 1 (v, of `halves`; given, of `values`, which
-// HALF reads where all of a head are finite).
+// row of ROW bytes x 1 x BM or BN x 1 (q, k), 64 columns x 1 x BN x 1 (v).
 // values.work: see widen.cuh; prepared by prepare_wgmma. gather: heads that are worked on at a time.
 // D: 64, 80, 96, 128 or 256, dim of the same or less, a multiple of 16. tiles: of rows, twice as many for
 // STRICT beyond 128 columns, where a job makes 128 of them (`Layout`). Q_SHARED: q stays in
@@ -45,8 +43,7 @@ template <int D, int BN, int K_STAGES, int V_STAGES, bool STRICT, bool Q_SHARED,
           bool HALF, bool INSIDE>
 __global__ void __launch_bounds__(384, 1)
 attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
-             const __grid_constant__ TensorMap v_map, const __grid_constant__ TensorMap given_map,
-             const float* q_scale, const float* k_scale,
+             const __grid_constant__ TensorMap v_map, const float* q_scale, const float* k_scale,
              const float* v_scale, void* out, float* lse, const int* cu_q, const int* cu_k,
              const int* kv_lens, int sequences, int q_len, int kv_len, int heads, int group, int dim,
              int slots, int gather, int tiles, int batches, int causal, int out_kind, float factor,
@@ -55,7 +52,6 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
     extern __shared__ unsigned char memory[];
     __shared__ __align__(8) u64 barriers[2 + 2 * (K_STAGES + V_STAGES + L::BYTE_STAGES)];
     __shared__ Job jobs[JOBS];
-    __shared__ float tops[4 * TOPS];
     __shared__ __align__(16) float2 scales[TOKENS ? K_STAGES * BN : 1];  // of keys: of k, of v
     const u32 q_at = (shared_offset(memory) + 1023) & ~1023u, k_at = q_at + L::Q_BYTES;
     const u32 v_at = k_at + K_STAGES * L::K_BYTES;
@@ -128,8 +124,6 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
                     load_box(q_at + i * BM * 128, &q_map, 128 * i, job.head, job.q_first + job.first,
                              job.batch, q_full);
                 const int head = job.head / group;
-                const TensorMap* map = &v_map;
-                if (HALF && __ldcg(all.exponent() + job.batch * kv_heads + head) == 0) map = &given_map;
 #pragma unroll 1
                 for (int n = key_tiles<BN>(job, causal) - 1; n >= 0; n--) {
                     const int token = job.k_first + n * BN;
@@ -143,7 +137,7 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
                     if constexpr (INSIDE) {
                         barrier_wait(bytes_empty + 8 * v_stage, v_parity);
                         barrier_expect(bytes_full + 8 * v_stage, L::BYTE_V_BYTES);
-                        load_box(bytes_at + v_stage * L::BYTE_V_BYTES, map, job.column, head, token, job.batch,
+                        load_box(bytes_at + v_stage * L::BYTE_V_BYTES, &v_map, job.column, head, token, job.batch,
                                  bytes_full + 8 * v_stage);
                         if (++v_stage == L::BYTE_STAGES) v_stage = 0, v_parity ^= 1;
                         continue;
@@ -152,7 +146,7 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
                     barrier_expect(v_full + 8 * v_stage, L::V_BYTES);
 #pragma unroll
                     for (int i = 0; i < L::BLOCKS; i++)
-                        load_box(v_at + v_stage * L::V_BYTES + i * BN * 128, map, job.column + 64 * i, head,
+                        load_box(v_at + v_stage * L::V_BYTES + i * BN * 128, &v_map, job.column + 64 * i, head,
                                  token, job.batch, v_full + 8 * v_stage);
                     if (++v_stage == V_STAGES) v_stage = 0, v_parity ^= 1;
                 }
@@ -227,8 +221,6 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
         int number = -1, n = 0, whole = 0;
         if (own == 1) named_arrive(TURNS, 256);
 
-        // Of the tile of rows that is worked on; those of the one before may still be written.
-        auto tops_here = [&]() { return tops + (number & 1) * 2 * TOPS + own * 128 + (threadIdx.x & 127); };
         auto take_turn = [&]() { named_sync(TURNS + own, 256); };
         auto pass_turn = [&]() { named_arrive(TURNS + 1 - own, 256); };
         auto wait_keys = [&]() {
@@ -351,8 +343,8 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
             for (int r = 0; r < 2; r++) {
                 rows.reference[r] = TOKENS ? -1e30f : FIRST_REFERENCE;
                 rows.sum[r] = 0.0f;
+                rows.top[r] = __uint_as_float(HIDDEN);
             }
-            if (lse != nullptr) tops_here()[0] = tops_here()[TOPS] = minus_infinity();
             const int seen = causal ? min(job.keys, first + late + 1) : job.keys;
             whole = uniform(!TOKENS && rows.flip ? 0 : max(seen, 0) / BN);
             n = uniform(key_tiles<BN>(job, causal));
@@ -375,9 +367,9 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
                 hide(s, n * BN + 2 * t, limit);
             }
             if constexpr (TOKENS) {
-                follow<STRICT>(s, rows, here, lse != nullptr ? tops_here() : nullptr);
+                follow<STRICT>(s, rows, here);
             } else {
-                follow(s, rows, offset, lse != nullptr ? tops_here() : nullptr);
+                follow(s, rows, offset);
                 if (rows.steep) {
 #pragma unroll
                     for (int i = 0; i < BN / 2; i++)
@@ -408,7 +400,7 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
                 exponentials(s, rows, offset, take);
             }
         };
-        auto write = [&](const Rows<TOKENS>& rows, const Job& job, const float* tops) {
+        auto write = [&](const Rows<TOKENS>& rows, const Job& job) {
             const int row = job.first + own * 64 + warp * 16 + g;
             const int head = job.head / group;
             const float last_scale = !TOKENS       ? job.value_scale
@@ -419,7 +411,7 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
 #pragma unroll
             for (int r = 0; r < 2; r++) {
                 const float sum = group_sum(rows.sum[r]);
-                const float top = lse != nullptr ? group_max(tops[r * TOPS]) : 0.0f;
+                const float top = lse != nullptr ? group_max(rows.top[r]) : 0.0f;
                 if (row + 8 * r >= job.rows) continue;
                 const int end = job.keys - 1;
                 const int limit = causal ? min(end, row + 8 * r + job.keys - job.rows) : end;
@@ -505,7 +497,6 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
             };
             auto finish = [&](u32 (&from)[BN / 4]) {
                 const Rows<TOKENS> last = rows;
-                const float* const last_tops = tops_here();
                 const Job& job = jobs[number % JOBS];
                 const u32 values_at = values_here();
                 more = take_job();
@@ -521,7 +512,7 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
                 values_ready();
                 release_values();
                 if constexpr (STRICT) add_tile(o, last.alpha, fresh);
-                write(last, job, last_tops);
+                write(last, job);
             };
             if constexpr (PAIRED) {
 #pragma unroll 1
@@ -549,20 +540,6 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
     }
 }
 
-// Before widen_values, of fp16 values. grid: slices / 8, block 256.
-template <bool TOKENS>
-__global__ void __launch_bounds__(256)
-scan_values(int sequences, const int* cu_k, int kv_len, int kv_heads, int dim, int batches, VALUE_PARAMETERS) {
-    const Values<true, TOKENS> all = {
-        values, halves, nullptr, cu_k, work, values_scaled, kv_heads, kv_len, dim,
-        (kv_len + SLICE - 1) / SLICE, batches * kv_heads, sequences, v_batch, v_token, v_head,
-        0, 0, 0, 1};
-    let_next_kernel_start();
-    const int slice = blockIdx.x * 8 + (threadIdx.x >> 5);
-    if (slice < all.slices * all.columns) scan_slice(all, slice, threadIdx.x & 31);
-    else wait_for_previous_kernel();
-}
-
 // Values to fp16, before attend_wgmma, which may start meanwhile. A warp takes a slice. grid: slices
 // / 8, block 256. Where prepare_wgmma does not run before, it sets the counter of tiles to 0.
 template <bool TOKENS, bool HALF>
@@ -576,10 +553,7 @@ widen_values(const float* v_scale, const int* cu_k, int sequences, int kv_len, i
     let_next_kernel_start();
     if (!TOKENS && !HALF && blockIdx.x == 0 && threadIdx.x == 0) *work = 0;
     const int slice = blockIdx.x * 8 + (threadIdx.x >> 5);
-    if (HALF) wait_for_previous_kernel();
-    if (slice >= all.slices * all.columns) return;
-    if (HALF && __ldcg(all.exponent() + slice / all.slices) == 0) return;
-    widen_slice<HALF ? 1 : 4>(all, slice, threadIdx.x & 31);
+    if (slice < all.slices * all.columns) widen_slice<HALF ? 1 : 4>(all, slice, threadIdx.x & 31);
 }
 
 // What attend_wgmma's `work` is before: zeros, exponents, and no values that are not finite.
@@ -598,10 +572,7 @@ prepare_wgmma(int* work, const float* v_scale, int special, int values_scaled, i
             for (int i = thread; i < 3 * dim; i += 128) v.specials()[static_cast<i64>(at) * 3 * dim + i] = NEVER;
     }
     if (at >= v.columns) return;
-    if (!values_scaled) {
-        if (thread == 0) v.exponent()[at] = 0;
-        return;
-    }
+    if (!values_scaled) return;
     const int batch = at / kv_heads, head = at - batch * kv_heads;
     int top = 27;  // smaller ones count as 2^-100
     for (int i = thread; i < (tokens + v_block - 1) / v_block; i += 128) {

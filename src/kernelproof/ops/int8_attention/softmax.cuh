@@ -10,7 +10,6 @@ constexpr u32 HIDDEN = 0xff61b1e6u;  // -3e38: the exponential of what a row doe
 constexpr float FIRST_REFERENCE = 8.0e6f;
 // The reference follows a score once that is 2^8 above it: probabilities up to 256 fit fp16.
 constexpr float SLACK = 8.0f;
-constexpr int TOPS = 256;  // lanes that keep the largest scores of their two rows
 // Factors above this: the reference is subtracted from the score first, which is exact.
 constexpr float STEEP = 1.0f;
 
@@ -18,6 +17,7 @@ constexpr float STEEP = 1.0f;
 template <bool TOKENS>
 struct Rows {
     float reference[2], sum[2];
+    float top[2];    // the largest score that this lane has seen
     float alpha[2];  // what the last tile's new reference makes of older results
     float factor[TOKENS ? 2 : 1];  // scores (times key scales) times this are exponents of 2
     float sign[TOKENS ? 2 : 1];    // of what that is the magnitude of
@@ -78,20 +78,14 @@ __device__ __forceinline__ void largest(int (&top)[2], const u32 (&s)[N]) {
     for (int r = 0; r < 2; r++) top[r] = max(top[r], other[r]);
 }
 
-// The largest scores of this lane's two rows, for the logarithms of sums only: there are no registers to
-// spare for them, so they are in shared memory.
-__device__ __forceinline__ void keep_largest(float* tops, float first, float second) {
-    tops[0] = fmaxf(tops[0], first);
-    tops[TOPS] = fmaxf(tops[TOPS], second);
-}
-
 // Moves the references where a score is far above. Lanes look at their own scores alone; only if
 // one is too large do the four lanes of a row agree.
 template <int N>
-__device__ __forceinline__ void follow(const u32 (&s)[N], Rows<false>& rows, float offset, float* tops) {
+__device__ __forceinline__ void follow(const u32 (&s)[N], Rows<false>& rows, float offset) {
     int top[2];
     largest(top, s);
-    if (tops != nullptr) keep_largest(tops, __int_as_float(top[0]), __int_as_float(top[1]));
+#pragma unroll
+    for (int r = 0; r < 2; r++) rows.top[r] = __int_as_float(max(__float_as_int(rows.top[r]), top[r]));
     const float slack = SLACK / rows.c(0);
     bool far = false;
 #pragma unroll
@@ -173,7 +167,7 @@ __device__ __forceinline__ void scale_scores(u32 (&s)[N], const Rows<true>& rows
 }
 
 template <bool STRICT, int N>
-__device__ __forceinline__ void follow(const u32 (&s)[N], Rows<true>& rows, u32 scales, float* tops) {
+__device__ __forceinline__ void follow(const u32 (&s)[N], Rows<true>& rows, u32 scales) {
     float top[2] = {minus_infinity(), minus_infinity()};
 #pragma unroll
     for (int i = 0; i < N / 4; i++) {
@@ -187,7 +181,8 @@ __device__ __forceinline__ void follow(const u32 (&s)[N], Rows<true>& rows, u32 
             top[e / 2] = fmaxf(top[e / 2], z);
         }
     }
-    if (tops != nullptr) keep_largest(tops, top[0], top[1]);
+#pragma unroll
+    for (int r = 0; r < 2; r++) rows.top[r] = fmaxf(rows.top[r], top[r]);
     bool far = false;
 #pragma unroll
     for (int r = 0; r < 2; r++) far = far || top[r] > rows.reference[r] + SLACK / rows.c(r);

@@ -37,7 +37,7 @@ struct Layout {
     static constexpr int V_BYTES = BN * 128 * BLOCKS;
     static constexpr int BYTE_STAGES = INSIDE ? 2 : 0, BYTE_V_BYTES = BN * COLUMNS;
     // Threads that make fp16 of them: see widen_tile.
-    static constexpr int CONVERTERS = COLUMNS == 80 || COLUMNS == 96 ? COLUMNS : 64;
+    static constexpr int CONVERTERS = COLUMNS == 80 ? 80 : 96;
     static constexpr int BYTES = Q_BYTES + K_STAGES * K_BYTES + V_STAGES * V_BYTES +
                                  BYTE_STAGES * BYTE_V_BYTES + 1024;
 };

@@ -21,8 +21,7 @@ struct Values {
     i64 from_batch, from_token, from_head, scale_batch, scale_block, scale_head;
     int block;
 
-    // Tiles of rows that have been taken; by (batch, key head) the largest exponent of a scale, or if HALF
-    // whether some value is not finite, and `to` has the values instead of `from`; first
+    // Tiles of rows that have been taken; the largest exponent of a scale, by (batch, key head); first
     // token with a value that is not finite, by (sequence, key head); and the same for each kind of
     // these, and column.
     __device__ __forceinline__ int* exponent() const { return work + 1; }
@@ -103,30 +102,36 @@ __device__ __forceinline__ void widen_word(u32 (&y)[2], u32 x) {
 }
 
 // A tile of int8 values in shared memory, BN rows of COLUMNS bytes, becomes fp16 as a product takes it: blocks
-// of 64 columns, rows of 128 bytes with their pieces of 16 permuted (see matrix_at). By THREADS threads, which
-// take 8 columns of every 8th row, or of every 4th: there a piece is in one of two places of a row in turn.
+// of 64 columns, rows of 128 bytes with their pieces of 16 permuted (see matrix_at). By THREADS threads: whole
+// warps of them, where 32 pieces are whole rows, take units of four pieces a lane in turn; else each thread takes
+// 8 columns of every 8th row. Several pieces are on their way at a time.
 template <int BN, int COLUMNS, int THREADS>
 __device__ __forceinline__ void widen_tile(u32 to, u32 from, int thread) {
-    constexpr int PIECES = COLUMNS / 8, ROWS = THREADS / PIECES, AT_ONCE = 2;
-    static_assert(THREADS % PIECES == 0 && (ROWS == 8 || ROWS == 4) && BN % (ROWS * AT_ONCE) == 0);
-    const int row = thread / PIECES, column = thread - row * PIECES;
-    from += 8 * thread;
+    constexpr int PIECES = COLUMNS / 8;
+    constexpr bool BY_WARPS = 32 % PIECES == 0;
+    constexpr int AT_ONCE = BY_WARPS || BN % 32 == 0 ? 4 : 2;
+    constexpr int STEP = BY_WARPS ? 32 / PIECES : 8;  // rows from a piece of a thread to the next
+    constexpr int UNITS = BN / (STEP * AT_ONCE), WARPS = THREADS / 32;
+    static_assert(BN % (STEP * AT_ONCE) == 0 && (BY_WARPS || THREADS == 8 * PIECES));
+    const int lane = BY_WARPS ? thread & 31 : thread;
+    const int row = lane / PIECES, column = lane - row * PIECES;
+    from += 8 * lane;
     to += column / 8 * (BN * 128) + row * 128 + ((column ^ row) & 7) * 16;
-    const u32 other = ROWS == 4 ? to ^ 64 : to;
-#pragma unroll 2
-    for (int k = 0; k < BN / ROWS; k += AT_ONCE) {
+#pragma unroll 1
+    for (int unit = BY_WARPS ? thread >> 5 : 0; unit < UNITS; unit += BY_WARPS ? WARPS : 1) {
         u32 x[AT_ONCE][2];
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++)
             asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(x[i][0]), "=r"(x[i][1])
-                         : "r"(from + (k + i) * ROWS * COLUMNS));
+                         : "r"(from + (unit * AT_ONCE + i) * STEP * COLUMNS));
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) {
+            const u32 at = (to ^ (i * STEP & 7) * 16) + (unit * AT_ONCE + i) * STEP * 128;
             u32 y[2], z[2];
             widen_word(y, x[i][0]);
             widen_word(z, x[i][1]);
-            asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"((i % 2 ? other : to) + (k + i) * ROWS * 128),
-                         "r"(y[0]), "r"(y[1]), "r"(z[0]), "r"(z[1]) : "memory");
+            asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(y[0]), "r"(y[1]), "r"(z[0]),
+                         "r"(z[1]) : "memory");
         }
     }
 }
@@ -192,43 +197,6 @@ __device__ __forceinline__ void widen_slice(const Values<HALF, SCALED>& v, int i
             if (at >= pieces) break;
             to[at] = widen_piece(v, x[i], scale[i], batch, head, first + row, 8 * (at - row * row_pieces));
         }
-    }
-}
-
-// By one warp: keeps the places of values that are not finite, and tells that there are some.
-template <bool SCALED>
-__device__ __forceinline__ void scan_slice(const Values<true, SCALED>& v, int index, int lane) {
-    constexpr int AT_ONCE = 4;
-    const int place = index / v.slices, first = (index - place * v.slices) * SLICE;
-    const int batch = place / v.kv_heads, head = place - batch * v.kv_heads;
-    const int row_pieces = v.dim / 8, pieces = min(SLICE, v.tokens - first) * row_pieces;
-    const i8* from = static_cast<const i8*>(v.from) +
-                     2 * (batch * v.from_batch + head * v.from_head + first * v.from_token);
-    auto load = [&](u32 (&x)[4], int at) {
-        const int row = at / row_pieces;
-        load_global<16>(x, from + 2 * (row * v.from_token + 8 * (at - row * row_pieces)));
-    };
-    bool special = false;
-#pragma unroll 1
-    for (int piece = lane; piece < pieces; piece += 32 * AT_ONCE) {
-        u32 x[AT_ONCE][4];
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) load(x[i], min(piece + 32 * i, pieces - 1));
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; i++)
-#pragma unroll
-            for (int w = 0; w < 4; w++)
-                special = special || (x[i][w] & 0x7c00u) == 0x7c00u || (x[i][w] & 0x7c000000u) == 0x7c000000u;
-    }
-    wait_for_previous_kernel();  // which prepares what is written now
-    if (!special) return;
-    atomicMax(v.exponent() + place, 1);
-#pragma unroll 1
-    for (int piece = lane; piece < pieces; piece += 32) {
-        u32 x[4];
-        load(x, piece);
-        const int row = piece / row_pieces;
-        keep_finite(v, x, batch, head, first + row, 8 * (piece - row * row_pieces));
     }
 }
 
