@@ -47,11 +47,15 @@ def made(
 
 
 def emulated(
-    tensors: list[Tensor], form: Form, causal: bool = True, factor: float = 0.1
-) -> tuple[Tensor, Tensor]:
-    """By the launcher that everybody uses, on a GPU of two multiprocessors, however small."""
+    tensors: list[Tensor], form: Form, causal: bool = True, factor: float = 0.1,
+    inside: bool | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """By the launcher that everybody uses, on a GPU of two multiprocessors, however small.
+    ``inside``: whether int8 values with scales per head become fp16 in shared memory."""
     recorder = Recorder(hopper=True)
+    limits = dict.fromkeys(cuda_wgmma._INSIDE_KEYS, inside * 2**30) if inside is not None else {}
     with (
+        mock.patch.dict(cuda_wgmma._INSIDE_KEYS, limits),
         standing_in(recorder),
         mock.patch.object(cuda, "processors", lambda index: 2),
         mock.patch.object(cuda_wgmma, "slower", lambda *given: ""),
@@ -59,7 +63,9 @@ def emulated(
         out, lse = cuda.launch_form(*tensors, causal, factor, form)
     results = recorder.taken()
     assert [str(f) for r in results for f in r.findings] == []
-    assert "attend_wgmma" in {r.kernel.split("<")[0] for r in results}
+    kernels = {r.kernel.split("<")[0] for r in results}
+    assert "attend_wgmma" in kernels
+    assert inside is None or ("widen_values" in kernels) != inside
     assert lse is not None
     return out, lse
 
@@ -130,6 +136,29 @@ def test_emulated(name: str) -> None:
     assert_right(emulated(tensors, form, causal), tensors, form, causal)
 
 
+# Each number of columns that has its own way through shared memory; rows behind the end of a
+# sequence, and more tiles than stages.
+INSIDE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "64": (dict(q=(1, 100, 2), k=(1, 700, 1)), dict(strict=False)),
+    "80": (dict(q=(2, 70, 1), k=(2, 90, 1), dim=80), dict(strict=True, kv_lens=ints(90, 40))),
+    "96": (dict(q=(1, 129, 1), k=(1, 129, 1), dim=96), dict(strict=True)),
+    "112 of 128": (
+        dict(q=(1, 200, 1), k=(1, 250, 1), dim=112),
+        dict(strict=False, cu_seqlens_q=ints(0, 70, 200), cu_seqlens_k=ints(0, 110, 250)),
+    ),
+    "128": (dict(q=(1, 128, 1), k=(1, 400, 1), dim=128), dict(strict=True)),
+    "256": (dict(q=(1, 70, 1), k=(1, 150, 1), dim=256), dict(strict=True)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("name", INSIDE)
+def test_where_values_become_fp16(name: str, inside: bool) -> None:
+    sizes, options = INSIDE[name]
+    tensors, form = made(**sizes), Form(with_lse=True, **options)
+    assert_right(emulated(tensors, form, True, 0.1, inside), tensors, form)
+
+
 @pytest.mark.parametrize("factor", [0.0, 3000.0])
 def test_any_factor(factor: float) -> None:
     """Also where scores are so large that only their difference to the largest is exact."""
@@ -182,12 +211,15 @@ def test_what_is_not_finite_reaches_those_who_see_it(kind: str) -> None:
 
 def instances() -> list[str]:
     """Each way in which queries and products are kept; the others differ from these in sizes."""
-    asked = ((64, False, False), (128, False, False), (128, True, False), (128, False, True),
-             (256, False, False), (256, True, False))  # fmt: skip
+    asked = ((64, 0, 0, 0), (128, 0, 0, 0), (128, 1, 0, 0), (128, 0, 1, 0), (128, 0, 0, 1),
+             (256, 0, 0, 0), (256, 1, 0, 1))  # fmt: skip
     plans = [
-        cuda_wgmma._plan_for((1, 128, 1, width), (1, 128, 1, width), strict, tokens, False, 0, 1)
-        for width, strict, tokens in asked
-    ]
+        cuda_wgmma._plan_for(
+            (1, 128, 1, width), (1, 128, 1, width), bool(strict), bool(tokens), False, 0, 1,
+            bool(inside),
+        )
+        for width, strict, tokens, inside in asked
+    ]  # fmt: skip
     return [plan.kernel.name for plan in plans]
 
 

@@ -56,8 +56,19 @@ _INSTANCES = {
 
 
 # The most keys of a sequence with which int8 values become fp16 in shared memory, each time that a
-# tile of rows reads them, and not once before.
-_INSIDE_KEYS = 1 << 30
+# tile of rows reads them, and not once before: by width and whether "strict". "high" of 256 columns
+# has no shared memory to spare.
+_INSIDE_KEYS = {
+    (64, False): 1 << 30,
+    (64, True): 1 << 30,
+    (80, False): 1 << 30,
+    (80, True): 1 << 30,
+    (96, False): 1 << 30,
+    (96, True): 1 << 30,
+    (128, False): 1 << 30,
+    (128, True): 1 << 30,
+    (256, True): 1 << 30,
+}
 
 
 # The same with scales per token, where they need more registers.
@@ -314,10 +325,8 @@ def _inside(tensors: tuple[Tensor, ...], form: Form) -> bool:
     q, k, v = tensors[:3]
     if v.dtype != torch.int8 or _per_token(tensors):
         return False
-    if q.shape[3] > 128 and not form.strict:
-        return False  # no shared memory to spare
     keys = k.shape[1] // (1 if form.cu_seqlens_q is None else max(1, _sequences(q, form)))
-    return keys <= _INSIDE_KEYS
+    return keys <= _INSIDE_KEYS.get((_width(q.shape[3], form.strict), form.strict), 0)
 
 
 @functools.lru_cache(maxsize=4096)
