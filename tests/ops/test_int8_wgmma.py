@@ -53,9 +53,9 @@ def emulated(
     """By the launcher that everybody uses, on a GPU of two multiprocessors, however small.
     ``inside``: whether int8 values with scales per head become fp16 in shared memory."""
     recorder = Recorder(hopper=True)
-    limits = dict.fromkeys(cuda_wgmma._INSIDE_KEYS, inside * 2**30) if inside is not None else {}
+    limits = dict.fromkeys(cuda_wgmma._INSIDE_QUERIES, inside * 2**30) if inside is not None else {}
     with (
-        mock.patch.dict(cuda_wgmma._INSIDE_KEYS, limits),
+        mock.patch.dict(cuda_wgmma._INSIDE_QUERIES, limits),
         standing_in(recorder),
         mock.patch.object(cuda, "processors", lambda index: 2),
         mock.patch.object(cuda_wgmma, "slower", lambda *given: ""),
@@ -247,6 +247,8 @@ def test_assembled_as_meant(name: str) -> None:
     assert counts and min(counts) >= 0.9 * keys // 2
     assert int8_sass.longest_row_of_exponentials(loop) <= 10
     assert not re.search(r"\b[HI]MMA\.", text)
+    # Of the 24 that the loading warpgroup keeps two are the hardware's own.
+    assert int8_sass.highest_register_of_loader(text) <= 21
 
 
 def test_the_lint_finds_what_it_is_for() -> None:
@@ -258,6 +260,8 @@ def test_the_lint_finds_what_it_is_for() -> None:
     at, op, rest = loop[number]
     loop[number] = (at, op, re.sub(r"^R\d+", f"R{register}", rest))
     assert [line.split(":")[0] for line in int8_sass.overwritten(loop)] == [f"{at:#x}"]
+    wide = re.sub(r"(DEALLOC[^\n]*\n)", r"\1 /*0001*/ STS.128 [R2], R20 ;\n", text)
+    assert int8_sass.highest_register_of_loader(wide) == 23
     late = [i for i in loop if i[1].startswith("MUFU.EX2")]
     moved = [i for i in loop if not i[1].startswith("MUFU.EX2")] + late
     assert not any(int8_sass.exponentials_beside_the_product(moved))

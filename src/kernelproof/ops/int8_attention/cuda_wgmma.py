@@ -55,19 +55,19 @@ _INSTANCES = {
 }
 
 
-# The most keys of a sequence with which int8 values become fp16 in shared memory, each time that a
-# tile of rows reads them, and not once before: by width and whether "strict". "high" of 256 columns
-# has no shared memory to spare.
-_INSIDE_KEYS = {
-    (64, False): 1 << 30,
-    (64, True): 1 << 30,
-    (80, False): 1 << 30,
-    (80, True): 1 << 30,
-    (96, False): 1 << 30,
-    (96, True): 1 << 30,
-    (128, False): 1 << 30,
-    (128, True): 1 << 30,
-    (256, True): 1 << 30,
+# The most queries of a sequence, times query heads of a key head, with which int8 values become
+# fp16 in shared memory: each time that a tile of rows reads them, and not once before. By width and
+# whether "strict". "high" of 256 columns has no shared memory to spare.
+_INSIDE_QUERIES = {
+    (64, False): 4096,
+    (64, True): 1024,
+    (80, False): 4096,
+    (80, True): 1024,
+    (96, False): 4096,
+    (96, True): 2048,
+    (128, False): 2048,
+    (128, True): 2048,
+    (256, True): 2048,
 }
 
 
@@ -325,8 +325,8 @@ def _inside(tensors: tuple[Tensor, ...], form: Form) -> bool:
     q, k, v = tensors[:3]
     if v.dtype != torch.int8 or _per_token(tensors):
         return False
-    keys = k.shape[1] // (1 if form.cu_seqlens_q is None else max(1, _sequences(q, form)))
-    return keys <= _INSIDE_KEYS.get((_width(q.shape[3], form.strict), form.strict), 0)
+    queries = q.shape[0] * q.shape[1] // max(1, _sequences(q, form)) * (q.shape[2] // k.shape[2])
+    return queries <= _INSIDE_QUERIES.get((_width(q.shape[3], form.strict), form.strict), 0)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -100,7 +100,7 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
                 // Tiles behind the end of their packed sequence are skipped.
                 while (tile < tiles) {
                     job = job_of(order, tile / L::SPLITS);
-                    if constexpr (L::SPLITS > 1) job.column = tile % L::SPLITS * L::COLUMNS;
+                    if constexpr (L::SPLITS > 1) job.valid = 1 + tile % L::SPLITS * L::COLUMNS;
                     if (job.first < job.rows) break;
                     job.valid = 0;
                     tile = static_cast<int>(gridDim.x) + atomicAdd(work, 1);
@@ -123,7 +123,7 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
                 for (int i = 0; i < L::PIECES; i++)
                     load_box(q_at + i * BM * 128, &q_map, 128 * i, job.head, job.q_first + job.first,
                              job.batch, q_full);
-                const int head = job.head / group;
+                const int head = job.head / group, column = L::SPLITS > 1 ? job.valid - 1 : 0;
 #pragma unroll 1
                 for (int n = key_tiles<BN>(job, causal) - 1; n >= 0; n--) {
                     const int token = job.k_first + n * BN;
@@ -137,7 +137,7 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
                     if constexpr (INSIDE) {
                         barrier_wait(bytes_empty + 8 * v_stage, v_parity);
                         barrier_expect(bytes_full + 8 * v_stage, L::BYTE_V_BYTES);
-                        load_box(bytes_at + v_stage * L::BYTE_V_BYTES, &v_map, job.column, head, token, job.batch,
+                        load_box(bytes_at + v_stage * L::BYTE_V_BYTES, &v_map, column, head, token, job.batch,
                                  bytes_full + 8 * v_stage);
                         if (++v_stage == L::BYTE_STAGES) v_stage = 0, v_parity ^= 1;
                         continue;
@@ -146,7 +146,7 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
                     barrier_expect(v_full + 8 * v_stage, L::V_BYTES);
 #pragma unroll
                     for (int i = 0; i < L::BLOCKS; i++)
-                        load_box(v_at + v_stage * L::V_BYTES + i * BN * 128, &v_map, job.column + 64 * i, head,
+                        load_box(v_at + v_stage * L::V_BYTES + i * BN * 128, &v_map, column + 64 * i, head,
                                  token, job.batch, v_full + 8 * v_stage);
                     if (++v_stage == V_STAGES) v_stage = 0, v_parity ^= 1;
                 }
@@ -425,7 +425,7 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
                 const float y = none ? 0.0f : last_scale / sum;
                 const i64 at =
                     (static_cast<i64>(job.batch) * q_len + job.q_first + row + 8 * r) * heads + job.head;
-                const int column = (L::SPLITS > 1 ? job.column : 0) + 2 * t;
+                const int column = (L::SPLITS > 1 ? job.valid - 1 : 0) + 2 * t;
                 void* to = static_cast<char*>(out) + (at * dim + column) * (out_kind == 0 ? 4 : 2);
                 if (out_kind == 0) write_row<0>(to, o, r, y, column, dim);
                 else if (out_kind == 1) write_row<1>(to, o, r, y, column, dim);

@@ -14,8 +14,8 @@ constexpr int JOBS = 3;
 // What a tile is, from the loading warpgroup to the others. The scales are those of heads: they are read
 // ahead, since each row tile would wait for them twice.
 struct Job {
-    int head, batch, first, rows, q_first, keys, k_first, sequence, valid;
-    int column;  // first of the output
+    int head, batch, first, rows, q_first, keys, k_first, sequence;
+    int valid;  // 0 where there is none, else 1 plus the first column of the output
     float factor, value_scale;
 };
 
@@ -59,7 +59,6 @@ __device__ __forceinline__ Job job_of(const Order& o, int tile) {
     const int slot = o.slots - 1 - inside / here, column = group * o.gather + inside % here;
     Job job;
     job.valid = 1;
-    job.column = 0;
     if (o.cu_q == nullptr) {
         job.batch = column / o.heads;
         job.head = column - job.batch * o.heads;
