@@ -25,6 +25,8 @@ BOUNDS = {True: 1e-6, False: 3e-4}
 
 def at(address: int, like: Tensor) -> Tensor:
     """The tensor of the form of ``like`` at an address."""
+    if not like.numel():
+        return like
     count = 1 + sum((n - 1) * s for n, s in zip(like.shape, like.stride(), strict=True))
     memory = (ctypes.c_uint8 * (count * like.element_size())).from_address(address)
     return torch.frombuffer(memory, dtype=like.dtype).as_strided(like.shape, like.stride())
