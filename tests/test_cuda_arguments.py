@@ -73,3 +73,17 @@ def test_gpu_tensor_map_has_128_bytes() -> None:
     tensor = torch.zeros(64, 64, dtype=torch.bfloat16, device="cuda")
     made = TensorMap(tensor, (64, 64), (128,), (64, 32))
     assert len(made.encoded()) == 128 and made.encoded() != made._replace(box=(32, 32)).encoded()
+
+
+@pytest.mark.gpu
+def test_gpu_maps_by_address_are_those_of_the_bindings() -> None:
+    for dtype in (torch.bfloat16, torch.int8):
+        tensors = [torch.zeros(2, 64, 64, dtype=dtype, device="cuda") for _ in range(3)]
+        size = tensors[0].element_size()
+        sizes, strides, box = (64, 64, 2), (64 * size, 64 * 64 * size), (32, 8, 1)
+        maps = [TensorMap(t, sizes, strides, box, 64, 128) for t in tensors]
+        encode = maps[0].encoder()
+        assert [encode(t.data_ptr()) for t in tensors] == [made.encoded() for made in maps]
+        assert len(set(map(encode, (t.data_ptr() for t in tensors)))) == 3
+        with pytest.raises(ValueError, match="refuses the address"):
+            encode(tensors[0].data_ptr() + 1)

@@ -114,3 +114,37 @@ def longest_row_of_exponentials(loop: list[Instruction]) -> int:
         here = here + 1 if op.startswith("MUFU.EX2") else 0
         longest = max(longest, here)
     return longest
+
+
+def highest_register_of_loader(text: str) -> int:
+    """Of what can be reached from where the loading warpgroup gives its registers away. ptxas 13.0
+    was seen to store four registers from the last two that were left on: an illegal instruction."""
+    labels: dict[str, int] = {}
+    code: list[tuple[str, str, bool]] = []  # opcode, operands, whether under a predicate
+    for line in text.splitlines():
+        if (label := _LABEL.match(line)) is not None:
+            labels[label[1]] = len(code)
+        if (match := _LINE.match(line)) is not None:
+            code.append((match["op"], match["rest"], "@" in line.split("*/")[1]))
+    todo = [next(n for n, (op, _, _) in enumerate(code) if "DEALLOC" in op)]
+    seen: set[int] = set()
+    highest = 0
+    while todo:
+        at = todo.pop()
+        while at < len(code) and at not in seen:
+            seen.add(at)
+            op, rest, predicated = code[at]
+            words = next((_WORDS[part] for part in op.split(".")[1:] if part in _WORDS), 1)
+            if not op.startswith(("LD", "ST")):
+                words = 2 if op.startswith("IMAD.WIDE") else 1
+            data = rest.split(",")[-1 if op.startswith("ST") else 0]
+            for register in re.findall(r"\bR(\d+)\b", rest):
+                wide = "[" not in data and re.search(rf"\bR{register}\b", data) is not None
+                highest = max(highest, int(register) + (words - 1 if wide else 0))
+            target = re.search(r"`\((\.L\w+)\)", rest)
+            if target is not None and target[1] in labels:
+                todo.append(labels[target[1]])
+            if op.split(".")[0] in ("BRA", "EXIT", "RET") and not predicated and "DIV" not in op:
+                break
+            at += 1
+    return highest

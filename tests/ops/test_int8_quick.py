@@ -18,12 +18,15 @@ from kernelproof.cuda_launch import changes
 from kernelproof.ops.int8_attention import cuda_quick, problem_forms
 from kernelproof.ops.int8_attention.contract import PLAIN, Form
 from kernelproof.ops.int8_attention.reference import attend
+from kernelproof.tensor_map import TensorMap
 
 BOUNDS = {True: 1e-6, False: 3e-4}
 
 
 def at(address: int, like: Tensor) -> Tensor:
     """The tensor of the form of ``like`` at an address."""
+    if not like.numel():
+        return like
     count = 1 + sum((n - 1) * s for n, s in zip(like.shape, like.stride(), strict=True))
     memory = (ctypes.c_uint8 * (count * like.element_size())).from_address(address)
     return torch.frombuffer(memory, dtype=like.dtype).as_strided(like.shape, like.stride())
@@ -39,14 +42,18 @@ class Bound:
     def __call__(self, *values: int) -> None:
         args = list(self.args)
         for i, value in zip([i for i, x in enumerate(args) if changes(x)], values, strict=True):
-            args[i] = at(value, args[i])
+            arg = args[i]
+            if isinstance(arg, TensorMap):
+                args[i] = arg._replace(tensor=at(value, arg.tensor))
+            else:
+                args[i] = at(value, arg)
         self.kernel(*args, grid=self.how[0], block=self.how[1], shared=self.how[2])
         self.calls += 1
 
 
 @pytest.fixture
-def bound(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Bound]]:
-    """What is remembered while emulated launches count as real ones."""
+def bound(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[list[Bound]]:
+    """What is remembered while emulated launches count as real ones. By a parameter: on Hopper."""
     from kernelproof.emulate.standin import Recorder, standing_in
 
     found: list[Bound] = []
@@ -60,7 +67,8 @@ def bound(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Bound]]:
     for module in (cuda_forms, cuda_quick):  # the emulator's stand-in is a mode
         monkeypatch.setattr(module, "undisturbed", lambda: True)
     monkeypatch.setattr(cuda_quick, "_forms", Forms())
-    recorder = Recorder()
+    monkeypatch.setattr(TensorMap, "encoder", lambda map: int)
+    recorder = Recorder(hopper=getattr(request, "param", False))
     with standing_in(recorder):
         yield found
     assert [str(f) for r in recorder.taken() for f in r.findings] == []
@@ -99,11 +107,61 @@ def test_the_second_call_of_a_form(
     from kernelproof.ops.int8_attention import cuda
 
     monkeypatch.setattr(cuda, "processors", lambda index: 8)
+    assert_second_call(bound, sizes, form, kernel, launches)
+
+
+@pytest.mark.parametrize("bound", [True], indirect=True)
+@pytest.mark.parametrize(
+    ("sizes", "form", "launches"),
+    [
+        (dict(scales="head"), PLAIN, 2),
+        (dict(scales="head"), Form(out_dtype=torch.bfloat16, with_lse=True), 2),
+        (dict(kind="lens", lens=(65, 20)), Form(False, with_lse=True), 3),
+        (
+            dict(kind="packed", queries=(3, 70), keys=(9, 66), scales="head", half=True),
+            Form(False), 3,
+        ),
+    ],
+)  # fmt: skip
+def test_the_second_call_of_attend_wgmma(
+    bound: list[Bound], sizes: dict[str, Any], form: Form, launches: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Values in scratch memory, and tensor maps of it and of the inputs, are those of the call."""
+    from kernelproof.ops.int8_attention import cuda, cuda_wgmma
+
+    monkeypatch.setattr(cuda, "processors", lambda index: 2)
+    monkeypatch.setattr(cuda_wgmma, "slower", lambda *given: "")
+    sizes = dict(seq=65, kv_seq=66, heads=2, kv_heads=1, head_dim=64) | sizes
+    assert_second_call(bound, sizes, form, "attend_wgmma", launches)
+
+
+@pytest.mark.parametrize("bound", [True], indirect=True)
+def test_a_tensor_given_twice_is_not_taken_for_one(
+    bound: list[Bound], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kernelproof.ops.int8_attention import cuda, cuda_wgmma
+
+    monkeypatch.setattr(cuda, "processors", lambda index: 2)
+    monkeypatch.setattr(cuda_wgmma, "slower", lambda *given: "")
+    sizes = dict(seq=65, kv_seq=65, heads=1, kv_heads=1, head_dim=64, batch=1, scales="head")
+    assert_second_call(bound, sizes, PLAIN, "attend_wgmma", 2, twice=True)
+
+
+def assert_second_call(
+    bound: list[Bound], sizes: dict[str, Any], form: Form, kernel: str, launches: int,
+    twice: bool = False,
+) -> None:  # fmt: skip
+    """``twice``: the first call gets its queries as keys and values, too."""
+    from kernelproof.ops.int8_attention import cuda
+
     options = () if form is PLAIN else ("x", form.with_lse)
     for seed in (0, 1):
         torch.manual_seed(seed)
         made = problem_forms.get_inputs(**sizes)
         tensors: Any = tuple(made[:6])
+        if twice and seed == 0:
+            tensors = (made[0],) * 3 + (made[3],) * 3
         names = {"packed": ("cu_seqlens_q", "cu_seqlens_k"), "lens": ("kv_lens",)}
         named = names.get(sizes.get("kind", ""), ("kv_lens", "block_table"))
         places = dict(zip(named, made[6:], strict=False))
@@ -124,7 +182,8 @@ def test_the_second_call_of_a_form(
         error = (out.double() - truth).norm() / truth.norm()
         assert error <= BOUNDS[form.strict] + (2.0**-9 if out.dtype == torch.bfloat16 else 0)
         assert lse is None or torch.allclose(lse.double(), sums, rtol=1e-6, atol=1e-6)
-    assert [b.kernel.name.startswith(kernel) for b in bound][-launches] is True
+    main = bound[-1 if kernel == "attend_wgmma" else -launches]
+    assert main.kernel.name.startswith(kernel)
     assert [b.calls for b in bound[-launches:]] == [1] * launches
 
 

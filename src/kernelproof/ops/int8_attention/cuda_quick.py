@@ -1,7 +1,6 @@
 """Calls whose form has been seen: one look-up, then launches with everything but addresses ready.
 
-For the kernels of kernel.cu, kernel_general.cu and kernel_decode.cu, whose work can be shorter than
-the host needs for checks and choices.
+The work of a call can be shorter than the host needs for checks and choices.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from torch import Tensor
 from kernelproof.cuda import launches_are_taken
 from kernelproof.cuda_forms import Forms, undisturbed
 from kernelproof.ops.int8_attention.contract import Form
+from kernelproof.tensor_map import TensorMap
 
 _Tensors = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 Result = Tensor | tuple[Tensor, Tensor]
@@ -53,8 +53,34 @@ class _Call(NamedTuple):
         return out if lse is None else (out, lse)
 
 
+class _Prefill(NamedTuple):
+    """A call of `attend_wgmma`: its launches, and what they need memory for."""
+
+    sizes: torch.Size
+    dtype: torch.dtype
+    with_lse: bool
+    scratch: tuple[tuple[tuple[int, ...], torch.dtype], ...]
+    # Each launch with its arguments that have addresses: the number of the tensor among those of
+    # `run`, and what makes a tensor map of the address.
+    launches: tuple[tuple[Callable[..., None], tuple[_Argument, ...]], ...]
+
+    def run(self, tensors: _Tensors, places: tuple[Tensor, ...]) -> Result:
+        like = tensors[3]
+        out = like.new_empty(self.sizes, dtype=self.dtype)
+        lse = like.new_empty(self.sizes[:3]) if self.with_lse else None
+        scratch = [like.new_empty(sizes, dtype=dtype) for sizes, dtype in self.scratch]
+        given = [*tensors, *places, *scratch, out]
+        if lse is not None:
+            given.append(lse)
+        at = [t.data_ptr() for t in given]
+        for launch, arguments in self.launches:
+            launch(*[at[i] if encode is None else encode(at[i]) for i, encode in arguments])
+        return out if lse is None else (out, lse)
+
+
+_Argument = tuple[int, Callable[[int], bytes] | None]
 # A call in the plain form without scratch memory, else its launches.
-_Known = Callable[..., Tensor] | _Call
+_Known = Callable[..., Tensor] | _Call | _Prefill
 # By the low bits of the addresses of q, k and v, which choices depend on; None where other kernels
 # make them.
 _forms: Forms[dict[int, _Known | None]] = Forms()
@@ -78,7 +104,7 @@ def quick(
     call = seen.get(((first | second) & 15) << 4 | third & 15)
     if call is None or launches_are_taken():
         return None
-    if isinstance(call, _Call):
+    if isinstance(call, (_Call, _Prefill)):
         return call.run((q, k, v, q_scale, k_scale, v_scale), places)
     return call(first, second, third, q_scale, k_scale, v_scale)
 
@@ -115,15 +141,15 @@ def keep(
     if odd not in seen:
         factor = 1.0 / math.sqrt(max(q.shape[3], 1)) if scale is None else float(scale)
         call = _call(tensors, bool(causal), factor, form, result)
-        if call is None or options or call.scratch:
-            seen[odd] = call
-        else:
+        if isinstance(call, _Call) and not (options or call.scratch):
             seen[odd] = _plain(call.first, tensors[3], call.sizes)
+        else:
+            seen[odd] = call
 
 
 def _call(
     tensors: _Tensors, causal: bool, scale: float, form: Form, result: Result
-) -> _Call | None:
+) -> _Call | _Prefill | None:
     from kernelproof.ops.int8_attention import cuda, cuda_general, cuda_wgmma
 
     q, k, v_scale = tensors[0], tensors[1], tensors[5]
@@ -133,7 +159,7 @@ def _call(
         return None
     many = cuda.processors(q.device.index)
     if not cuda_wgmma.why_not(tensors, form, many):
-        return None
+        return _prefill(tensors, causal, scale, form, out, lse, many)
     plan = cuda.dense_plan(tensors, causal, scale, form, many)
     extra, scratch = None, 0
     if plan is not None:
@@ -154,3 +180,44 @@ def _call(
         q.shape, out.dtype, lse is not None, scratch, launches[0],
         launches[1] if len(launches) > 1 else None, v_scale.dim() == 1,
     )  # fmt: skip
+
+
+def _prefill(
+    tensors: _Tensors, causal: bool, scale: float, form: Form, out: Tensor, lse: Tensor | None,
+    many: int,
+) -> _Prefill | None:  # fmt: skip
+    from kernelproof.ops.int8_attention import cuda_wgmma
+
+    if not all(t.dim() == 3 or t.is_contiguous() for t in tensors[3:]):
+        return None  # their copies lie elsewhere in every call
+    # Arguments are told apart by what they are, so the same tensor given twice must be two.
+    q, k, v, *scales = (t.detach() for t in tensors)
+    named: dict[str, Any] = {
+        n: t.detach() for n, t in form._asdict().items() if isinstance(t, Tensor)
+    }
+    scratch = cuda_wgmma.scratch_sizes(tensors, form)
+    halves, work = (torch.empty(n, dtype=dtype, device=q.device) for n, dtype in scratch)
+    form = form._replace(**named)
+    given = [q, k, v, *scales, *(t for t in form.places if t is not None), halves, work, out]
+    if lse is not None:
+        given.append(lse)
+    made = cuda_wgmma.steps(
+        (q, k, v, *scales), causal, scale, form, out, lse, halves, work, many
+    )  # fmt: skip
+    launches = []
+    for step in made:
+        launch = step.kernel.bound(q.get_device(), step.args, step.how)
+        if launch is None:
+            return None
+        arguments: list[_Argument] = []
+        for arg in step.args:
+            if isinstance(arg, Tensor):
+                arguments.append((_number(given, arg), None))
+            elif isinstance(arg, TensorMap):
+                arguments.append((_number(given, arg.tensor), arg.encoder()))
+        launches.append((launch, tuple(arguments)))
+    return _Prefill(q.shape, out.dtype, lse is not None, scratch, tuple(launches))
+
+
+def _number(given: list[Tensor], tensor: Tensor) -> int:
+    return next(i for i, t in enumerate(given) if t is tensor)

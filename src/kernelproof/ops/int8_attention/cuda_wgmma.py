@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from kernelproof.cuda import Kernel
 from kernelproof.ops.int8_attention.contract import OUT_DTYPES, PLAIN, Form
-from kernelproof.ops.int8_attention.cuda_general import PRECISION
+from kernelproof.ops.int8_attention.cuda_general import PRECISION, Step, how
 from kernelproof.tensor_map import TensorMap
 
 SOURCE = Path(__file__).parent / "kernel_wgmma.cu"  # includes softmax.cuh, tiles.cuh, widen.cuh
@@ -51,6 +51,23 @@ _INSTANCES = {
     (128, False): Instance(128, 3, 3, False),
     (128, True): Instance(64, 4, 4, False),
     (256, False): Instance(96, 2, 2, True),
+    (256, True): Instance(64, 4, 4, True),
+}
+
+
+# The most queries of a sequence, times query heads of a key head, with which int8 values become
+# fp16 in shared memory: each time that a tile of rows reads them, and not once before. By width and
+# whether "strict". "high" of 256 columns has no shared memory to spare.
+_INSIDE_QUERIES = {
+    (64, False): 4096,
+    (64, True): 1024,
+    (80, False): 4096,
+    (80, True): 1024,
+    (96, False): 4096,
+    (96, True): 2048,
+    (128, False): 2048,
+    (128, True): 2048,
+    (256, True): 2048,
 }
 
 
@@ -69,6 +86,7 @@ class Plan(NamedTuple):
     row: int  # bytes of a row of q and k in shared memory
     grid: int
     shared: int
+    inside: bool  # values become fp16 in shared memory
     tail: tuple[int, ...]  # sequences .. tiles of the kernel's arguments
 
 
@@ -90,7 +108,7 @@ def slower(tensors: tuple[Tensor, ...], form: Form, multiprocessors: int) -> str
     q, k, v = tensors[:3]
     batch, q_len, heads, dim = q.shape
     kv_len, cu = k.shape[1], form.cu_seqlens_q
-    sequences = batch if cu is None else cu.shape[0] - 1
+    sequences = _sequences(q, form)
     if batch * q_len < _LEAST_QUERIES * sequences:
         return f"fewer than {_LEAST_QUERIES} queries in a sequence"
     tiles = batch * -(-q_len // _ROWS) * heads
@@ -117,9 +135,15 @@ def explanation(tensors: tuple[Tensor, ...], form: Form, multiprocessors: int) -
     return [
         f"CUDA kernel {plan.kernel.name}: {plan.tail[8]} tiles of {_ROWS} queries of a head, taken "
         f"by {plan.grid} blocks of {_THREADS} threads in turn, {plan.shared} bytes of shared "
-        "memory; values become fp16 in scratch memory",
+        f"memory; values {_values(tensors[2], plan)}",
         f"probabilities as {PRECISION[form.strict]}",
     ]
+
+
+def _values(v: Tensor, plan: Plan) -> str:
+    if plan.inside:
+        return "become fp16 in shared memory"
+    return "become fp16 in scratch memory"
 
 
 def unfit(tensors: tuple[Tensor, ...], form: Form) -> str:
@@ -151,7 +175,7 @@ def _unfit(
     tokens: int,
 ) -> str:
     if _width(dim, strict) == 0:
-        return f"D = {dim} is no multiple of 16 up to 128 ({256 if not strict else 128})"
+        return f"D = {dim} is no multiple of 16 up to 256"
     for stride in (q_stride, k_stride, v_stride):
         if any(n <= 0 or n % 16 for n in stride[:3]):
             return "rows do not start at multiples of 16 bytes"
@@ -178,17 +202,46 @@ def run(
 ) -> None:
     """Launch on the current device and stream. ``tensors``: q, k, v and their scales, for which
     `unfit` is empty; nothing is empty but sequences."""
+    halves, work = (
+        torch.empty(sizes, dtype=dtype, device=out.device)
+        for sizes, dtype in scratch_sizes(tensors, form)
+    )
+    made = steps(tensors, causal, scale, form, out, lse, halves, work, multiprocessors)
+    for step in made:
+        step.kernel.again(out.get_device(), step.args, step.how)
+
+
+def scratch_sizes(
+    tensors: tuple[Tensor, ...], form: Form
+) -> tuple[tuple[tuple[int, ...], torch.dtype], tuple[tuple[int, ...], torch.dtype]]:
+    """Of values as fp16 and of what widen.cuh keeps as `work`."""
+    q, v, v_scale = tensors[0], tensors[2], tensors[5]
+    batch, tokens, kv_heads, dim = v.shape
+    places = _sequences(q, form) * kv_heads
+    inside = _inside(tensors, form)
+    special = v.dtype == torch.float16 or v_scale.dim() == 3
+    count = 1 + batch * kv_heads + places * (1 + (3 * dim if special else 0))
+    halves = (0,) if inside else (batch, kv_heads, tokens, dim)
+    return (halves, torch.float16), ((count,), torch.int32)
+
+
+def steps(
+    tensors: tuple[Tensor, ...],
+    causal: bool,
+    scale: float,
+    form: Form,
+    out: Tensor,
+    lse: Tensor | None,
+    halves: Tensor,
+    work: Tensor,
+    multiprocessors: int,
+) -> list[Step]:
+    """The launches, two or three, with scratch memory of `scratch_sizes`."""
     q, k, v, q_scale, k_scale, v_scale = tensors
     plan = plan_of(tensors, form, multiprocessors)
     batch, tokens, kv_heads, dim = v.shape
     sequences = plan.tail[0]
     special = v.dtype == torch.float16 or v_scale.dim() == 3
-    halves = torch.empty((batch, kv_heads, tokens, dim), dtype=torch.float16, device=v.device)
-    places = sequences * kv_heads
-    work = torch.empty(
-        1 + batch * kv_heads + places * (1 + (3 * dim if special else 0)),
-        dtype=torch.int32, device=v.device,
-    )  # fmt: skip
     scaled = int(v_scale.dim() == 3)
     scales = tuple(t if t.dim() == 3 else t.contiguous() for t in (q_scale, k_scale, v_scale))
     strides = tuple(n for t in scales for n in _scale_strides(t))
@@ -200,28 +253,43 @@ def run(
     )
     half = v.dtype == torch.float16
     token_scales = _per_token(tensors)
-    if half or token_scales:
-        kernel("prepare_wgmma")(
+    made = []
+    if half or token_scales or plan.inside:
+        args: tuple[Any, ...] = (
             work, v_scale, int(special), scaled, kv_heads, tokens, dim, batch, sequences,
-            *strides[6:], blocks[2], grid=max(batch * kv_heads, places), block=_PREPARE_THREADS,
+            *strides[6:], blocks[2],
         )  # fmt: skip
+        grid = 1 if plan.inside else max(batch, sequences) * kv_heads
+        made = [Step(kernel("prepare_wgmma"), args, how(grid, _PREPARE_THREADS))]
     flags = f"{str(token_scales).lower()}, {str(half).lower()}"
-    slices = batch * kv_heads * -(-tokens // _SLICE)
-    kernel(f"widen_values<{flags}>")(
+    grid = -(-batch * kv_heads * -(-tokens // _SLICE) // _WIDEN_WARPS)
+    args = (
         scales[2], ends[1], sequences, tokens, kv_heads, dim, batch, *wide, *strides[6:], blocks[2],
-        grid=-(-slices // _WIDEN_WARPS), block=32 * _WIDEN_WARPS,
     )  # fmt: skip
+    if not plan.inside:
+        made.append(Step(kernel(f"widen_values<{flags}>"), args, how(grid, 32 * _WIDEN_WARPS)))
     instance, row = plan.instance, plan.row
+    row_bytes = 2 * dim  # of a token in `halves`, whose heads come before tokens
+    axes = (row_bytes * tokens, row_bytes, row_bytes * tokens * kv_heads)
+    box = (64, 1, instance.keys, 1)
+    widened = TensorMap(halves, (dim, kv_heads, tokens, batch), axes, box, 128)
+    if plan.inside:
+        widened = _map(v, (min(plan.width, 128), 1, instance.keys, 1), 0)
     maps = (
         _map(q, (row, 1, _ROWS, 1), row),
         _map(k, (row, 1, instance.keys, 1), row),
-        _map(halves.transpose(1, 2), (64, 1, instance.keys, 1), 128),
+        widened,
     )
-    plan.kernel(
+    args = (
         *maps, *scales, out, lse, *ends, *plan.tail, int(causal),
         OUT_DTYPES.index(form.out_dtype), scale * LOG2_E, *wide, *strides, *blocks,
-        grid=plan.grid, block=_THREADS, shared=plan.shared, programmatic=True,
     )  # fmt: skip
+    made.append(Step(plan.kernel, args, how(plan.grid, _THREADS, plan.shared, True)))
+    return made
+
+
+def _sequences(q: Tensor, form: Form) -> int:
+    return q.shape[0] if form.cu_seqlens_q is None else form.cu_seqlens_q.shape[0] - 1
 
 
 def _per_token(tensors: tuple[Tensor, ...]) -> bool:
@@ -248,8 +316,17 @@ def plan_of(tensors: tuple[Tensor, ...], form: Form, multiprocessors: int) -> Pl
     tokens = _per_token(tensors)
     return _plan_for(
         q.shape, k.shape, form.strict, tokens, v.dtype == torch.float16,
-        0 if cu is None else cu.shape[0], multiprocessors,
+        0 if cu is None else cu.shape[0], multiprocessors, _inside(tensors, form),
     )  # fmt: skip
+
+
+def _inside(tensors: tuple[Tensor, ...], form: Form) -> bool:
+    """Whether values become fp16 in shared memory."""
+    q, k, v = tensors[:3]
+    if v.dtype != torch.int8 or _per_token(tensors):
+        return False
+    queries = q.shape[0] * q.shape[1] // max(1, _sequences(q, form)) * (q.shape[2] // k.shape[2])
+    return queries <= _INSIDE_QUERIES.get((_width(q.shape[3], form.strict), form.strict), 0)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -261,6 +338,7 @@ def _plan_for(
     half: bool,
     ends: int,
     multiprocessors: int,
+    inside: bool = False,
 ) -> Plan:
     """``tokens``: scales per token; ``half``: fp16 values; ``ends``: size of cu_seqlens_q, 0 for
     none."""
@@ -276,9 +354,13 @@ def _plan_for(
     gather = group * max(1, min(_GATHERED_BYTES // max(1, 3 * kv_len * dim), columns // group))
     row = 64 if width <= 64 else 128
     wide = row * max(1, width // 128)
-    shared = _ROWS * wide + n.keys * (n.k_stages * wide + n.v_stages * 128 * -(-width // 64)) + 1024
-    flags = ", ".join(str(flag).lower() for flag in (strict, n.q_shared, tokens, half))
+    splits = width // 128 if strict and width > 128 else 1  # as `Layout` of the source
+    values = 128 * -(-width // splits // 64)
+    shared = _ROWS * wide + n.keys * (n.k_stages * wide + n.v_stages * values) + 1024
+    if inside:
+        shared += 2 * n.keys * (width // splits)
+    flags = ", ".join(str(flag).lower() for flag in (strict, n.q_shared, tokens, half, inside))
     name = f"attend_wgmma<{width}, {n.keys}, {n.k_stages}, {n.v_stages}, {flags}>"
-    tiles = slots * columns
+    tiles = slots * columns * splits
     tail = (sequences, q_len, kv_len, heads, group, dim, slots, gather, tiles, batch)
-    return Plan(kernel(name), width, n, row, min(multiprocessors, tiles), shared, tail)
+    return Plan(kernel(name), width, n, row, min(multiprocessors, tiles), shared, inside, tail)

@@ -57,6 +57,11 @@ __device__ __forceinline__ void named_arrive(int id, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+// What this thread has stored in shared memory may be read by products.
+__device__ __forceinline__ void stores_for_products() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
 // One box of a tensor into shared memory; its bytes are counted by the barrier.
 __device__ __forceinline__ void load_box(u32 to, const TensorMap* map, int x, int y, int z, int w,
                                          u32 barrier) {

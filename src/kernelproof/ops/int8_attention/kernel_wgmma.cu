@@ -14,6 +14,7 @@
 // Accuracy. A score accumulator starts at the bits MAGIC, so that read as a float it is 1.5 * 2^23
 // plus the score, exactly. exp2(x c - b) is one fused multiply-add and one exponential: b, the
 // row's reference, is the same number in every term and in the sum, so its own rounding cancels.
+// In the lse it does not: that refers to the row's largest score (`log_of_sum`).
 // STRICT adds a tile's output from fresh accumulators, the low halves of probabilities first,
 // because tensor cores truncate as they accumulate. With scales per token (TOKENS), a value's scale is
 // a power of two, which goes into the fp16 value, and a mantissa, which goes into the probability;
@@ -33,10 +34,13 @@
 // grid: as many blocks as run at a time, block 384. Maps: (dim, head, token, batch) in boxes of a
 // row of ROW bytes x 1 x BM or BN x 1 (q, k), 64 columns x 1 x BN x 1 (v).
 // values.work: see widen.cuh; prepared by prepare_wgmma. gather: heads that are worked on at a time.
-// D: 64, 80, 96, 128 or 256, dim of the same or less, a multiple of 16. Q_SHARED: q stays in
+// D: 64, 80, 96, 128 or 256, dim of the same or less, a multiple of 16. tiles: of rows, twice as many for
+// STRICT beyond 128 columns, where a job makes 128 of them (`Layout`). Q_SHARED: q stays in
 // shared memory; else in registers. TOKENS: scales by `scales`, else by head, each head one float.
+// INSIDE: int8 values without scales per token become fp16 in shared memory; v is then the map of `values`, in
+// boxes of all columns x 1 x BN x 1.
 template <int D, int BN, int K_STAGES, int V_STAGES, bool STRICT, bool Q_SHARED, bool TOKENS,
-          bool HALF>
+          bool HALF, bool INSIDE>
 __global__ void __launch_bounds__(384, 1)
 attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
              const __grid_constant__ TensorMap v_map, const float* q_scale, const float* k_scale,
@@ -44,9 +48,9 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
              const int* kv_lens, int sequences, int q_len, int kv_len, int heads, int group, int dim,
              int slots, int gather, int tiles, int batches, int causal, int out_kind, float factor,
              VALUE_PARAMETERS, SCALE_PARAMETERS) {
-    using L = Layout<D, BN, K_STAGES, V_STAGES>;
+    using L = Layout<D, BN, K_STAGES, V_STAGES, STRICT, INSIDE>;
     extern __shared__ unsigned char memory[];
-    __shared__ __align__(8) u64 barriers[2 + 2 * K_STAGES + 2 * V_STAGES];
+    __shared__ __align__(8) u64 barriers[2 + 2 * (K_STAGES + V_STAGES + L::BYTE_STAGES)];
     __shared__ Job jobs[JOBS];
     __shared__ __align__(16) float2 scales[TOKENS ? K_STAGES * BN : 1];  // of keys: of k, of v
     const u32 q_at = (shared_offset(memory) + 1023) & ~1023u, k_at = q_at + L::Q_BYTES;
@@ -54,18 +58,24 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
     const u32 q_full = shared_offset(barriers), q_empty = q_full + 8, k_full = q_full + 16;
     const u32 k_empty = k_full + 8 * K_STAGES, v_full = k_empty + 8 * K_STAGES;
     const u32 v_empty = v_full + 8 * V_STAGES;
+    const u32 bytes_full = v_empty + 8 * V_STAGES, bytes_empty = bytes_full + 8 * L::BYTE_STAGES;
+    const u32 bytes_at = v_at + V_STAGES * L::V_BYTES;
     const int role = uniform(threadIdx.x >> 7);
     if (threadIdx.x == 0) {
         barrier_init(q_full, 1);
         // Tensor copies are announced once. What lanes read themselves, each gives back itself.
-        barrier_init(q_empty, TOKENS ? 288 : 256);
+        barrier_init(q_empty, 256 + (TOKENS ? 32 : 0) + (INSIDE ? L::CONVERTERS : 0));
         for (int i = 0; i < K_STAGES; i++) {
             barrier_init(k_full + 8 * i, TOKENS ? 33 : 1);
             barrier_init(k_empty + 8 * i, TOKENS ? 256 : 8);
         }
         for (int i = 0; i < V_STAGES; i++) {
-            barrier_init(v_full + 8 * i, 1);
+            barrier_init(v_full + 8 * i, INSIDE ? L::CONVERTERS : 1);
             barrier_init(v_empty + 8 * i, 8);
+        }
+        for (int i = 0; i < L::BYTE_STAGES; i++) {
+            barrier_init(bytes_full + 8 * i, 1);
+            barrier_init(bytes_empty + 8 * i, L::CONVERTERS);
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
@@ -89,7 +99,8 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
                 job.valid = 0;
                 // Tiles behind the end of their packed sequence are skipped.
                 while (tile < tiles) {
-                    job = job_of(order, tile);
+                    job = job_of(order, tile / L::SPLITS);
+                    if constexpr (L::SPLITS > 1) job.valid = 1 + tile % L::SPLITS * L::COLUMNS;
                     if (job.first < job.rows) break;
                     job.valid = 0;
                     tile = static_cast<int>(gridDim.x) + atomicAdd(work, 1);
@@ -112,7 +123,7 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
                 for (int i = 0; i < L::PIECES; i++)
                     load_box(q_at + i * BM * 128, &q_map, 128 * i, job.head, job.q_first + job.first,
                              job.batch, q_full);
-                const int head = job.head / group;
+                const int head = job.head / group, column = L::SPLITS > 1 ? job.valid - 1 : 0;
 #pragma unroll 1
                 for (int n = key_tiles<BN>(job, causal) - 1; n >= 0; n--) {
                     const int token = job.k_first + n * BN;
@@ -123,15 +134,46 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
                         load_box(k_at + k_stage * L::K_BYTES + i * BN * 128, &k_map, 128 * i, head,
                                  token, job.batch, k_full + 8 * k_stage);
                     if (++k_stage == K_STAGES) k_stage = 0, k_parity ^= 1;
+                    if constexpr (INSIDE) {
+                        barrier_wait(bytes_empty + 8 * v_stage, v_parity);
+                        barrier_expect(bytes_full + 8 * v_stage, L::BYTE_V_BYTES);
+                        load_box(bytes_at + v_stage * L::BYTE_V_BYTES, &v_map, column, head, token, job.batch,
+                                 bytes_full + 8 * v_stage);
+                        if (++v_stage == L::BYTE_STAGES) v_stage = 0, v_parity ^= 1;
+                        continue;
+                    }
                     barrier_wait(v_empty + 8 * v_stage, v_parity);
                     barrier_expect(v_full + 8 * v_stage, L::V_BYTES);
 #pragma unroll
                     for (int i = 0; i < L::BLOCKS; i++)
-                        load_box(v_at + v_stage * L::V_BYTES + i * BN * 128, &v_map, 64 * i, head,
+                        load_box(v_at + v_stage * L::V_BYTES + i * BN * 128, &v_map, column + 64 * i, head,
                                  token, job.batch, v_full + 8 * v_stage);
                     if (++v_stage == V_STAGES) v_stage = 0, v_parity ^= 1;
                 }
                 tile = next;
+            }
+        } else if (INSIDE && threadIdx.x >= 32 && threadIdx.x < 32 + L::CONVERTERS) {
+            int stage = 0, parity = 0, v_stage = 0, v_parity = 1, q_parity = 0;
+            for (int number = 0;; number++) {
+                barrier_wait(q_full, q_parity);
+                q_parity ^= 1;
+                const Job& job = jobs[number % JOBS];
+                if (!job.valid) break;
+                int n = key_tiles<BN>(job, causal);
+                barrier_arrive(q_empty);
+#pragma unroll 1
+                for (; n > 0; n--) {
+                    barrier_wait(bytes_full + 8 * stage, parity);
+                    barrier_wait(v_empty + 8 * v_stage, v_parity);
+                    if constexpr (INSIDE)
+                        widen_tile<BN, L::COLUMNS, L::CONVERTERS>(
+                            v_at + v_stage * L::V_BYTES, bytes_at + stage * L::BYTE_V_BYTES, threadIdx.x - 32);
+                    stores_for_products();
+                    barrier_arrive(v_full + 8 * v_stage);
+                    barrier_arrive(bytes_empty + 8 * stage);
+                    if (++stage == L::BYTE_STAGES) stage = 0, parity ^= 1;
+                    if (++v_stage == V_STAGES) v_stage = 0, v_parity ^= 1;
+                }
             }
         } else if (TOKENS && threadIdx.x < 64 && threadIdx.x >= 32) {
             const int lane = threadIdx.x & 31;
@@ -301,6 +343,7 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
             for (int r = 0; r < 2; r++) {
                 rows.reference[r] = TOKENS ? -1e30f : FIRST_REFERENCE;
                 rows.sum[r] = 0.0f;
+                rows.top[r] = __uint_as_float(HIDDEN);
             }
             const int seen = causal ? min(job.keys, first + late + 1) : job.keys;
             whole = uniform(!TOKENS && rows.flip ? 0 : max(seen, 0) / BN);
@@ -368,6 +411,7 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
 #pragma unroll
             for (int r = 0; r < 2; r++) {
                 const float sum = group_sum(rows.sum[r]);
+                const float top = lse != nullptr ? group_max(rows.top[r]) : 0.0f;
                 if (row + 8 * r >= job.rows) continue;
                 const int end = job.keys - 1;
                 const int limit = causal ? min(end, row + 8 * r + job.keys - job.rows) : end;
@@ -381,26 +425,20 @@ attend_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Te
                 const float y = none ? 0.0f : last_scale / sum;
                 const i64 at =
                     (static_cast<i64>(job.batch) * q_len + job.q_first + row + 8 * r) * heads + job.head;
-                void* to = static_cast<char*>(out) + (at * dim + 2 * t) * (out_kind == 0 ? 4 : 2);
-                if (out_kind == 0) write_row<0>(to, o, r, y, 2 * t, dim);
-                else if (out_kind == 1) write_row<1>(to, o, r, y, 2 * t, dim);
-                else write_row<2>(to, o, r, y, 2 * t, dim);
+                const int column = (L::SPLITS > 1 ? job.valid - 1 : 0) + 2 * t;
+                void* to = static_cast<char*>(out) + (at * dim + column) * (out_kind == 0 ? 4 : 2);
+                if (out_kind == 0) write_row<0>(to, o, r, y, column, dim);
+                else if (out_kind == 1) write_row<1>(to, o, r, y, column, dim);
+                else write_row<2>(to, o, r, y, column, dim);
                 if (V::SPECIAL && special <= limit) {
 #pragma unroll 1
-                    for (int column = 2 * t; column < dim; column += column % 2 ? 7 : 1) {
-                        const float x = special_output(all, group_at, column, limit);
-                        if (x != 0.0f) write_out(out, at * dim + column, x * last_scale, out_kind);
+                    for (int i = column; i < min(dim, column + L::COLUMNS); i += i % 2 ? 7 : 1) {
+                        const float x = special_output(all, group_at, i, limit);
+                        if (x != 0.0f) write_out(out, at * dim + i, x * last_scale, out_kind);
                     }
                 }
-                if (lse != nullptr && t == 0) {
-                    float unit;  // the exponent of 2 that the sum is relative to
-                    if constexpr (TOKENS)
-                        unit = fmaf(rows.reference[r], rows.c(r), -offset);
-                    else
-                        unit = rows.steep ? (rows.reference[r] - 12582912.0f) * rows.c(r) - offset
-                                          : fmaf(-12582912.0f, rows.c(r), subtracted(rows, r, offset));
-                    lse[at] = none ? minus_infinity() : fmaf(unit, 0.6931471805599453f, logf(sum));
-                }
+                if (lse != nullptr && column == 0)
+                    lse[at] = none ? minus_infinity() : log_of_sum(rows, r, top, sum, offset);
             }
         };
 
@@ -515,7 +553,7 @@ widen_values(const float* v_scale, const int* cu_k, int sequences, int kv_len, i
     let_next_kernel_start();
     if (!TOKENS && !HALF && blockIdx.x == 0 && threadIdx.x == 0) *work = 0;
     const int slice = blockIdx.x * 8 + (threadIdx.x >> 5);
-    if (slice < all.slices * all.columns) widen_slice<TOKENS || HALF ? 1 : 4>(all, slice, threadIdx.x & 31);
+    if (slice < all.slices * all.columns) widen_slice<HALF ? 1 : 4>(all, slice, threadIdx.x & 31);
 }
 
 // What attend_wgmma's `work` is before: zeros, exponents, and no values that are not finite.

@@ -185,7 +185,7 @@ CASES: dict[str, dict[str, Any]] = {
     "fast_per_head": {"accuracy": "fast", "scales": "head", "seq": 30, "kv_seq": 30, "lse": True},
     "prefill": {
         "kind": "lens", "lens": (64,), "seq": 64, "kv_seq": 64, "heads": 132, "kv_heads": 4,
-        "head_dim": 64, "scales": "head",
+        "head_dim": 64, "scales": "head", "lse": True,
     },
     "high_prefill": {
         "accuracy": "high", "batch": 1, "seq": 65, "kv_seq": 96, "heads": 132, "kv_heads": 4,

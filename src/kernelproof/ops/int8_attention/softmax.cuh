@@ -17,6 +17,7 @@ constexpr float STEEP = 1.0f;
 template <bool TOKENS>
 struct Rows {
     float reference[2], sum[2];
+    float top[2];    // the largest score that this lane has seen
     float alpha[2];  // what the last tile's new reference makes of older results
     float factor[TOKENS ? 2 : 1];  // scores (times key scales) times this are exponents of 2
     float sign[TOKENS ? 2 : 1];    // of what that is the magnitude of
@@ -83,6 +84,8 @@ template <int N>
 __device__ __forceinline__ void follow(const u32 (&s)[N], Rows<false>& rows, float offset) {
     int top[2];
     largest(top, s);
+#pragma unroll
+    for (int r = 0; r < 2; r++) rows.top[r] = __int_as_float(max(__float_as_int(rows.top[r]), top[r]));
     const float slack = SLACK / rows.c(0);
     bool far = false;
 #pragma unroll
@@ -91,10 +94,8 @@ __device__ __forceinline__ void follow(const u32 (&s)[N], Rows<false>& rows, flo
     if (!rows.moved) return;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        top[r] = max(top[r], __shfl_xor_sync(~0u, top[r], 1));
-        top[r] = max(top[r], __shfl_xor_sync(~0u, top[r], 2));
         const float old = rows.reference[r], old_b = subtracted(rows, r, offset);
-        rows.reference[r] = fmaxf(old, __int_as_float(top[r]));
+        rows.reference[r] = fmaxf(old, group_max(__int_as_float(top[r])));
         rows.alpha[r] = exp2_fast(rows.steep ? (old - rows.reference[r]) * rows.c(r)
                                              : old_b - subtracted(rows, r, offset));
         rows.sum[r] *= rows.alpha[r];
@@ -180,6 +181,8 @@ __device__ __forceinline__ void follow(const u32 (&s)[N], Rows<true>& rows, u32 
             top[e / 2] = fmaxf(top[e / 2], z);
         }
     }
+#pragma unroll
+    for (int r = 0; r < 2; r++) rows.top[r] = fmaxf(rows.top[r], top[r]);
     bool far = false;
 #pragma unroll
     for (int r = 0; r < 2; r++) far = far || top[r] > rows.reference[r] + SLACK / rows.c(r);
@@ -237,6 +240,22 @@ __device__ __forceinline__ void exponentials(u32 (&s)[N], Rows<true>& rows, u32 
     for (int j = N / 2 - BEHIND; j < N / 2; j++) finish(j);
     rows.sum[0] += sum[0] + sum[1];
     rows.sum[1] += sum[2] + sum[3];
+}
+
+// ---- the logarithm of the sum ----
+
+// Of a row with the largest score `top` and the sum `sum`: top's exponent, which is exact, plus the
+// logarithm of sum over top's own probability. That is computed as it was for the sum, so the errors of
+// the reference and of the exponential cancel: a row of one key has the logarithm 0 there.
+__device__ __forceinline__ float log_of_sum(const Rows<false>& rows, int r, float top, float sum, float offset) {
+    const float x = rows.steep ? top - rows.reference[r] : top;
+    const float own = exp2_fast(fmaf(x, rows.c(r), -subtracted(rows, r, offset)));
+    return fmaf((top - 12582912.0f) * rows.c(r), 0.6931471805599453f, logf(sum / own));
+}
+
+__device__ __forceinline__ float log_of_sum(const Rows<true>& rows, int r, float top, float sum, float offset) {
+    const float own = exp2_fast(fmaf(top - rows.reference[r], rows.c(r), offset));
+    return fmaf(top * rows.c(r), 0.6931471805599453f, logf(sum / own));
 }
 
 // What a pair of scores starts from, once its probabilities are packed.

@@ -14,22 +14,32 @@ constexpr int JOBS = 3;
 // What a tile is, from the loading warpgroup to the others. The scales are those of heads: they are read
 // ahead, since each row tile would wait for them twice.
 struct Job {
-    int head, batch, first, rows, q_first, keys, k_first, sequence, valid;
+    int head, batch, first, rows, q_first, keys, k_first, sequence;
+    int valid;  // 0 where there is none, else 1 plus the first column of the output
     float factor, value_scale;
 };
 
-// Dimensions between: D is rounded up, columns behind the last are loaded as zeros.
-template <int D, int BN, int K_STAGES, int V_STAGES>
+// Dimensions between: D is rounded up, columns behind the last are loaded as zeros. EXACT: fresh sums
+// beside the running ones, for which there are registers up to 128 columns of the output; wider ones are
+// computed in two jobs of 128 columns, each with all scores.
+// INSIDE: values come as int8, into BYTE_STAGES of their own.
+template <int D, int BN, int K_STAGES, int V_STAGES, bool EXACT, bool INSIDE>
 struct Layout {
+    static constexpr int SPLITS = EXACT && D > 128 ? D / 128 : 1;  // jobs of a tile of rows
+    static constexpr int COLUMNS = D / SPLITS;                     // of the output, of a job
     static constexpr int DEPTH = (D + 31) / 32;          // products of one score tile
     static constexpr int ROW = D <= 64 ? 64 : 128;       // bytes of a swizzled row of q and k
     static constexpr int PIECES = D <= 128 ? 1 : D / 128;  // such rows of one token
-    static constexpr int PARTS = D <= 128 ? 1 : D / 128;   // products of one value step
-    static constexpr int WIDE = D / PARTS;                 // columns of each
-    static constexpr int BLOCKS = (D + 63) / 64;           // of 64 value columns
+    static constexpr int PARTS = COLUMNS <= 128 ? 1 : COLUMNS / 128;  // products of one value step
+    static constexpr int WIDE = COLUMNS / PARTS;           // columns of each
+    static constexpr int BLOCKS = (COLUMNS + 63) / 64;     // of 64 value columns
     static constexpr int Q_BYTES = BM * ROW * PIECES, K_BYTES = BN * ROW * PIECES;
     static constexpr int V_BYTES = BN * 128 * BLOCKS;
-    static constexpr int BYTES = Q_BYTES + K_STAGES * K_BYTES + V_STAGES * V_BYTES + 1024;
+    static constexpr int BYTE_STAGES = INSIDE ? 2 : 0, BYTE_V_BYTES = BN * COLUMNS;
+    // Threads that make fp16 of them: see widen_tile.
+    static constexpr int CONVERTERS = COLUMNS == 80 ? 80 : 96;
+    static constexpr int BYTES = Q_BYTES + K_STAGES * K_BYTES + V_STAGES * V_BYTES +
+                                 BYTE_STAGES * BYTE_V_BYTES + 1024;
 };
 
 // Where the order of tiles is decided. Groups of `gather` heads, whose keys and values the L2 cache

@@ -101,10 +101,45 @@ __device__ __forceinline__ void widen_word(u32 (&y)[2], u32 x) {
     y[1] = as_bits(__hsub2(as_half2(__byte_perm(bits, 0x64646464u, 0x4342)), bias));
 }
 
-// One piece of 8 values of a token: x holds them.
+// A tile of int8 values in shared memory, BN rows of COLUMNS bytes, becomes fp16 as a product takes it: blocks
+// of 64 columns, rows of 128 bytes with their pieces of 16 permuted (see matrix_at). By THREADS threads: whole
+// warps of them, where 32 pieces are whole rows, take units of four pieces a lane in turn; else each thread takes
+// 8 columns of every 8th row. Several pieces are on their way at a time.
+template <int BN, int COLUMNS, int THREADS>
+__device__ __forceinline__ void widen_tile(u32 to, u32 from, int thread) {
+    constexpr int PIECES = COLUMNS / 8;
+    constexpr bool BY_WARPS = 32 % PIECES == 0;
+    constexpr int AT_ONCE = BY_WARPS || BN % 32 == 0 ? 4 : 2;
+    constexpr int STEP = BY_WARPS ? 32 / PIECES : 8;  // rows from a piece of a thread to the next
+    constexpr int UNITS = BN / (STEP * AT_ONCE), WARPS = THREADS / 32;
+    static_assert(BN % (STEP * AT_ONCE) == 0 && (BY_WARPS || THREADS == 8 * PIECES));
+    const int lane = BY_WARPS ? thread & 31 : thread;
+    const int row = lane / PIECES, column = lane - row * PIECES;
+    from += 8 * lane;
+    to += column / 8 * (BN * 128) + row * 128 + ((column ^ row) & 7) * 16;
+#pragma unroll 1
+    for (int unit = BY_WARPS ? thread >> 5 : 0; unit < UNITS; unit += BY_WARPS ? WARPS : 1) {
+        u32 x[AT_ONCE][2];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+            asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(x[i][0]), "=r"(x[i][1])
+                         : "r"(from + (unit * AT_ONCE + i) * STEP * COLUMNS));
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            const u32 at = (to ^ (i * STEP & 7) * 16) + (unit * AT_ONCE + i) * STEP * 128;
+            u32 y[2], z[2];
+            widen_word(y, x[i][0]);
+            widen_word(z, x[i][1]);
+            asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(y[0]), "r"(y[1]), "r"(z[0]),
+                         "r"(z[1]) : "memory");
+        }
+    }
+}
+
+// One piece of 8 values of a token: x holds them, `scale` is its scale.
 template <bool HALF, bool SCALED>
 __device__ __forceinline__ uint4 widen_piece(const Values<HALF, SCALED>& v, const u32 (&x)[HALF ? 4 : 2],
-                                             int batch, int head, int token, int column) {
+                                             float scale, int batch, int head, int token, int column) {
     u32 y[4];
     if constexpr (HALF) {
 #pragma unroll
@@ -119,7 +154,6 @@ __device__ __forceinline__ uint4 widen_piece(const Values<HALF, SCALED>& v, cons
             y[2 * i + 1] = two[1];
         }
         if (SCALED && v.scaled) {
-            const float scale = value_scale_of(v, batch, head, token);
             const int e = exponent_of(scale);
             const int power = max(e - __ldcg(v.exponent() + batch * v.kv_heads + head) + 8, -40) + 127;
             const __half unit = __float2half_rn(e == 255 ? 0.0f : __int_as_float(power << 23));
@@ -150,16 +184,18 @@ __device__ __forceinline__ void widen_slice(const Values<HALF, SCALED>& v, int i
 #pragma unroll 1
     for (int piece = lane; piece < pieces; piece += 32 * AT_ONCE) {
         u32 x[AT_ONCE][HALF ? 4 : 2];
+        float scale[AT_ONCE];
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) {
             const int at = min(piece + 32 * i, pieces - 1), row = at / row_pieces;
             load_global<8 * SIZE>(x[i], from + SIZE * (row * v.from_token + 8 * (at - row * row_pieces)));
+            if (SCALED && !HALF && v.scaled) scale[i] = value_scale_of(v, batch, head, first + row);
         }
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) {
             const int at = piece + 32 * i, row = at / row_pieces;
             if (at >= pieces) break;
-            to[at] = widen_piece(v, x[i], batch, head, first + row, 8 * (at - row * row_pieces));
+            to[at] = widen_piece(v, x[i], scale[i], batch, head, first + row, 8 * (at - row * row_pieces));
         }
     }
 }
