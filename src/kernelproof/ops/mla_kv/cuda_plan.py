@@ -244,8 +244,8 @@ def _candidates(n: Operands) -> tuple[str, ...]:
         if n.norm and n.tokens < _NORM_TOKENS:
             return (*few, "mma", "product")
         return (*few, "library", "wgmma", "mma", "product")
-    few = ("registers", "small", "cluster", "split", "few", "fused")
-    return (*few, "parts", "library", "mma", "product")
+    little = ("registers", "small", "cluster", "split", "few", "fused")
+    return (*little, "parts", "library", "mma", "product")
 
 
 @functools.lru_cache(maxsize=1024)
