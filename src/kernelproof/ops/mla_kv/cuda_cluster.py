@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 
 from kernelproof.ops.mla_kv.cuda_operands import C_TYPES, Operands, down_side, packed_sizes
+from kernelproof.ops.mla_kv.cuda_parts import parts
 from kernelproof.ops.mla_kv.cuda_steps import Device, Launch, Plan, ceil_div, operand_names
 
 _BLOCKS = 8  # kBlocks of kernel_cluster.cu
@@ -81,7 +82,7 @@ def cluster(
     tile = tile_of(n, tokens)
     if tile is None or shared_bytes(n, tile) > _SHARED_LIMIT - _STATIC_BYTES:
         return None
-    if not asked and not _fastest(n):
+    if not asked and not _fastest(n, device):
         return None
     terms = 3 if n.dtype == torch.float32 and n.accuracy == "strict" else 1
     wide = (n.hidden.wide(n.size), n.down.wide(n.size), k.wide(n.size) and v.wide(n.size))
@@ -102,10 +103,15 @@ def cluster(
     return Plan("cluster", (launch,), (), why)
 
 
-def _fastest(n: Operands) -> bool:
-    """As measured on an H200: 16 bits, so little of everything that one cluster does it."""
+def _fastest(n: Operands, device: Device) -> bool:
+    """As measured on an H200: 16 bits, so little of everything that one cluster does it; float32,
+    a long sum over so little that a matrix library has too few blocks."""
     weights = n.rank * (n.model + n.columns) * n.size
-    return n.size == 2 and 8 < n.tokens <= 16 and weights <= 1 << 17 and n.rank > 64
+    if n.size == 2:
+        return 8 < n.tokens <= 16 and weights <= 1 << 17 and n.rank > 64
+    if not 128 <= n.tokens <= 512 or n.model < 512 or weights > 1 << 20:
+        return False
+    return parts(n, device) is None and fills(n, device, 16)
 
 
 def fills(n: Operands, device: Device, tokens: int) -> bool:

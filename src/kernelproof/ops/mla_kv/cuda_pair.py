@@ -6,13 +6,14 @@ from typing import NamedTuple
 
 import torch
 
-from kernelproof.ops.mla_kv.cuda_hopper import tensor_map, weight_maps
+from kernelproof.ops.mla_kv.cuda_hopper import decode, tensor_map, weight_maps
 from kernelproof.ops.mla_kv.cuda_operands import C_TYPES, Operands, packed_sizes
 from kernelproof.ops.mla_kv.cuda_steps import Device, Launch, Map, Plan, ceil_div, tile_counts
 
 _DEPTH = 64  # of kernel_pair.cu
 _SHARED_LIMIT = 227 * 1024 - 1024
 _RANK = 512
+_SHORT_RANK, _COLUMNS, _WEIGHTS = 256, 8192, 4_000_000
 
 
 class Pair(NamedTuple):
@@ -30,12 +31,29 @@ class Pair(NamedTuple):
 
 
 def form_of(n: Operands, device: Device) -> Pair:
-    """What keeps most multiprocessors busy in each product."""
-    down_tokens = 64 if n.tokens <= 64 else 128
-    tiles = ceil_div(n.tokens, down_tokens) * ceil_div(n.rank, _DEPTH)
+    """What was the fastest on an H200: 64 tokens a block where that gives most multiprocessors one
+    in each product, 128 where weights are so large that reading them twice takes longer."""
+    small = n.tokens <= 64 or (n.tokens <= 128 and n.columns <= _COLUMNS)
+    tokens = 64 if small or n.rank <= _SHORT_RANK else 128
+    tiles = ceil_div(n.tokens, tokens) * ceil_div(n.rank, _DEPTH)
     blocks = next((b for b in (8, 4, 2) if b * tiles <= device.multiprocessors), 1)
-    up_columns = 64 if n.tokens <= 64 else 128
-    return Pair(down_tokens, blocks, 8, down_tokens, up_columns, 8)
+    if small:
+        return Pair(tokens, blocks, 8, tokens, 64, 8)
+    return Pair(tokens, blocks, 6 if tokens == 64 else 8, tokens, 128, 4)
+
+
+def _fastest(n: Operands, device: Device) -> bool:
+    """As measured on an H200."""
+    weights = n.rank * (n.model + n.columns) * n.size
+    if n.tokens <= 8 or n.rank <= 128 or weights < _WEIGHTS:
+        return False
+    if n.tokens <= 16:
+        return weights <= 2 * _WEIGHTS or decode(n, device) is None
+    if n.tokens <= 128:
+        return True
+    if n.norm:
+        return n.tokens <= 256
+    return n.rank <= _SHORT_RANK and n.tokens <= 512 and n.model >= 4096
 
 
 def pair(n: Operands, device: Device, asked: bool = False, form: Pair | None = None) -> Plan | None:
@@ -56,7 +74,7 @@ def pair(n: Operands, device: Device, asked: bool = False, form: Pair | None = N
     wide = one_stride and n.hidden.wide(n.size) and n.down.wide(n.size)
     if maps is None or not wide or not all(side.out_aligned(n.size) for side in n.sides()):
         return None
-    if not asked:
+    if not asked and not _fastest(n, device):
         return None
     form = form or form_of(n, device)
     kind = C_TYPES[n.dtype]

@@ -240,11 +240,12 @@ DESIGNS = (
 def _candidates(n: Operands) -> tuple[str, ...]:
     """Designs by preference, of which the first that fits is taken (measured on an H200)."""
     if n.dtype in (torch.float16, torch.bfloat16):
-        few = ("cluster", "split", "decode", "thin", "narrow", "small", "pair")
+        few = ("cluster", "pair", "split", "decode", "thin", "narrow", "small")
         if n.norm and n.tokens < _NORM_TOKENS:
             return (*few, "mma", "product")
         return (*few, "library", "wgmma", "mma", "product")
-    return ("registers", "small", "split", "few", "fused", "parts", "library", "mma", "product")
+    little = ("registers", "small", "cluster", "split", "few", "fused")
+    return (*little, "parts", "library", "mma", "product")
 
 
 @functools.lru_cache(maxsize=1024)

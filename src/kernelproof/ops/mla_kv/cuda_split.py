@@ -14,7 +14,6 @@ from kernelproof.ops.mla_kv.cuda_operands import (
     down_side,
     packed_sizes,
 )
-from kernelproof.ops.mla_kv.cuda_parts import parts
 from kernelproof.ops.mla_kv.cuda_steps import Device, Launch, Plan, ceil_div, tile_counts
 
 _BLOCKS = 8  # kBlocks of kernel_split.cu
@@ -48,7 +47,7 @@ def form_of(n: Operands, device: Device) -> Split:
     rank = widest((n.rank,), _BLOCKS, _RANK_ELEMENTS // max(share, 1))
     most = _COLUMN_BYTES // (n.rank * n.size)
     columns = widest((n.up[0].columns, n.up[1].columns), 1, most)
-    return Split(tokens, rank, columns, 512 if n.size == 4 else 256)
+    return Split(tokens, rank, columns, 512 if n.size == 4 and tokens > 16 else 256)
 
 
 def _fastest(n: Operands, device: Device) -> bool:
@@ -56,10 +55,7 @@ def _fastest(n: Operands, device: Device) -> bool:
     weights = n.rank * (n.model + n.columns) * n.size
     if n.size == 2:
         return 8 < n.tokens <= 16 and n.rank > 128 and weights <= 8 << 20
-    if n.tokens > 32:  # a long sum over little, for which a matrix library has too few blocks
-        short = n.tokens > 512 or n.model < 512 or weights > 1 << 20
-        return not short and n.tokens >= 128 and parts(n, device) is None
-    if weights > 16 << 20:
+    if n.tokens > 32 or weights > 16 << 20:
         return False
     return n.tokens > 8 or few(n, device) is None
 

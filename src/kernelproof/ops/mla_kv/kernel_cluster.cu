@@ -59,14 +59,16 @@ __global__ void __launch_bounds__(THREADS)
   const int n0 = (second ? block - a.tiles0 : block) * CN;
   const int columns = idle ? 0 : min(CN, side.columns - n0);
 
-  fill_weight<S, threads>(first_weight, w_down, down, 0, RANK, k0, terms);
-  fill_weight<U, threads>(second_weight, w_up, side, n0, columns, 0, RANK);
   __shared__ int64 starts[BM];
   for (int row = threadIdx.x; row < count; row += threads)
     starts[row] = token_start(first + row, a.inner, a.outer_stride, a.inner_stride);
   __syncthreads();
+  // The weights as well may be of a kernel before the previous one, which let this one start before it
+  // waited for that.
   wait_for_previous_kernel();
   let_next_kernel_start();
+  fill_weight<S, threads>(first_weight, w_down, down, 0, RANK, k0, terms);
+  fill_weight<U, threads>(second_weight, w_up, side, n0, columns, 0, RANK);
   fill<T, BM, C::share, S::x_pitch, threads, WIDE_X>(x, count, terms, hidden, [&](int row, int k) {
     return hidden + starts[row] + (k0 + k) * a.token_column;
   });

@@ -53,16 +53,14 @@ __global__ void __launch_bounds__(2 * BM + 32)
         else
           load_box(to, &w_map, n0, 0, k, full + 8 * stage);
       };
-      const int early = min(STAGES, steps);
-      for (int s = 0; s < early; ++s) load_weights(s, s);
+      // The weights as well may be of a kernel before the previous one, which let this one start
+      // before it waited for that.
       wait_for_previous_kernel();
       let_next_kernel_start();
       int stage = 0, parity = 1;
       for (int step = 0; step < steps; ++step) {
-        if (step >= early) {
-          barrier_wait(empty + 8 * stage, parity);
-          load_weights(step, stage);
-        }
+        if (step >= STAGES) barrier_wait(empty + 8 * stage, parity);
+        load_weights(step, stage);
         load_box(base + stage * stage_bytes, &x_map, (step0 + step) * kDepth, static_cast<int>(first),
                  full + 8 * stage);
         if (++stage == STAGES) stage = 0, parity ^= 1;

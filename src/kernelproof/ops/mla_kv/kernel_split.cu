@@ -83,13 +83,15 @@ __global__ void __launch_bounds__(THREADS)
   const int columns = min(BN, side.columns - n0);
   const int k0 = block * share, terms = max(min(share, MODEL - k0), 0);
 
-  fill_weight<S, THREADS>(weight, w_down, side, n0, columns, k0, terms);
   __shared__ int64 starts[BM];
   for (int row = threadIdx.x; row < count; row += THREADS)
     starts[row] = token_start(first + row, a.inner, a.outer_stride, a.inner_stride);
   __syncthreads();
+  // The weights as well may be of a kernel before the previous one, which let this one start before it
+  // waited for that.
   wait_for_previous_kernel();
   let_next_kernel_start();
+  fill_weight<S, THREADS>(weight, w_down, side, n0, columns, k0, terms);
   fill<T, BM, share, S::x_pitch, THREADS, WIDE_X>(x, count, terms, hidden, [&](int row, int k) {
     return hidden + starts[row] + (k0 + k) * a.token_column;
   });
