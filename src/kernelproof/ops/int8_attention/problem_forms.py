@@ -52,12 +52,12 @@ SHARE = 0.3
 
 def rounded(weights: Tensor, share: float = SHARE) -> Tensor:
     """Weights (..., S), probabilities times the values' scales, with a share of the change that
-    rounding to fp16 makes. The row's largest is between 1 and 2 then: were it 1, as a kernel has it
-    whose values share a scale, the weight that counts for most would not be rounded at all. Nor
-    would it where its scale is an fp16 number. A kernel whose exponents refer to another score
-    than the largest rounds it by up to 2^-11, so here such a weight is rounded by 2^-12."""
+    rounding to fp16 makes. The row's largest is 1 + 2^-12 then, which becomes 1: were it 1, as a
+    kernel has it whose values share a scale, or another fp16 number, the weight that counts for
+    most would not be rounded at all. A kernel whose exponents refer to another score than the
+    largest rounds it by up to 2^-11."""
     largest = weights.abs().amax(-1, keepdim=True).clamp(min=1e-30)
-    unit = torch.exp2(torch.floor(torch.log2(largest))) / (1 + 2.0**-12)
+    unit = largest / (1 + 2.0**-12)
     return weights + ((weights / unit).half().to(weights.dtype) * unit - weights) * share
 
 
