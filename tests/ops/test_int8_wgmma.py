@@ -15,7 +15,13 @@ from torch import Tensor
 
 from kernelproof.emulate.standin import Recorder, standing_in
 from kernelproof.inspect import sass, tools
-from kernelproof.ops.int8_attention import cuda, cuda_quick, cuda_wgmma, int8_attention
+from kernelproof.ops.int8_attention import (
+    cuda,
+    cuda_quick,
+    cuda_wgmma,
+    int8_attention,
+    problem_forms,
+)
 from kernelproof.ops.int8_attention.contract import PLAIN, Form
 from kernelproof.ops.int8_attention.reference import attend
 
@@ -207,6 +213,15 @@ def test_what_is_not_finite_reaches_those_who_see_it(kind: str) -> None:
     else:
         tensors[5][0, [128, 259], 0] = torch.tensor([math.nan, -F])
     assert_right(emulated(tensors, form), tensors, form)
+
+
+def test_one_key_with_any_probability_is_within_the_verdict() -> None:
+    """The exponents' reference need not be the row's largest score, so the probability of the key
+    that counts for most is any number: rounded for the product, by up to 2^-11, and not in the sum.
+    The verdict allows 12 times what the problem's own reference makes of the weight."""
+    weights = torch.tensor([1.0, 1.5, 2047 / 1024, 2.0**-6, 0.013, 0.0217, 0.0099])[:, None]
+    own = (problem_forms.rounded(weights) / weights - 1).abs()
+    assert (12 * own >= 2.0**-11).all() and (12 * own <= 1e-3).all()
 
 
 def instances() -> list[str]:
