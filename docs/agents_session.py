@@ -170,7 +170,11 @@ def kept() -> str:
 def played(options: str = EMULATED) -> str:
     """Markdown of the whole session: commands, edits and real output. The session's id is written
     as SESSION."""
+    from kernelproof.worker.client import start_server
+
     before_here = Path.cwd()
+    # It serves later checks of this process too, and would stand in a folder that is gone.
+    start_server()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         try:
