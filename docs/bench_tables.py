@@ -1,4 +1,4 @@
-"""Tables of sessions and proofs, from results/session-times.json and results/proofs.json."""
+"""Tables of sessions and proofs."""
 
 from __future__ import annotations
 
@@ -86,3 +86,19 @@ def _machine(environment: dict[str, Any], gpu: bool) -> str:
     if gpu:
         name = environment["gpu"] or f"no GPU ({name})"
     return f"{name}, torch {environment['torch']}"
+
+
+def operator_proofs(operator: str) -> str:
+    """Runs of an operator's proofs, and the largest error in units of an honest one."""
+    found = json.loads((ROOT / "results" / "operator-proofs.json").read_text())
+    found = [row for row in found if row["problem"].startswith(operator)]
+    tiers = any(row["accuracy"] for row in found)
+    head = ["problem", *(["accuracy"] if tiers else []), "on", "cases", "runs that pass"]
+    head += ["error / honest error", "limit"]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for row in found:
+        cells = [row["problem"], *([row["accuracy"]] if tiers else [])]
+        cells += [f"{row['machine']} ({row['device']})", str(len(row["cases"]))]
+        cells += [f"{row['passed']:,} of {row['runs']:,}", f"{row['worst']:.2f}"]
+        lines.append("| " + " | ".join([*cells, f"{row['limit']:g}"]) + " |")
+    return "\n".join(lines) + "\n"

@@ -134,22 +134,6 @@ def _decode_table() -> str:
     return "\n".join(lines) + "\n"
 
 
-def proofs() -> str:
-    """Runs of the proofs by accuracy, and the largest error in units of an honest one."""
-    found = json.loads((ROOT / "results" / "int8_attention-proofs.json").read_text())
-    lines = [
-        "| problem | accuracy | on | cases | runs that pass | error / honest error | limit |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for row in found:
-        lines.append(
-            f"| {row['problem']} | {row['accuracy']} | {row['machine']} ({row['device']}) | "
-            f"{len(row['cases'])} | {row['passed']:,} of {row['runs']:,} | {row['worst']:.2f} | "
-            f"{row['limit']:g} |"
-        )
-    return "\n".join(lines) + "\n"
-
-
 def founding() -> str:
     """Device and host time of a call at the founding size."""
     lines = ["| | device | host |", "|---|---|---|"]

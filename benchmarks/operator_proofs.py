@@ -1,11 +1,12 @@
-"""What proofs of int8_attention say, by accuracy and device.
+"""What proofs of the shipped operators say, by problem, device and accuracy.
 
     kernelproof prove int8_attention_forms cpu --thorough -o FILE
     kernelproof prove int8_attention_forms cuda --thorough -o FILE
-    python benchmarks/int8_attention_proofs.py FILE ...
+    kernelproof prove mla_kv cuda --thorough -o FILE
+    python benchmarks/operator_proofs.py [--commit COMMIT] FILE ...
 
-Writes results/int8_attention-proofs.json: a row for each problem, device and accuracy, with the
-number of runs and the largest error in units of that of an honest computation. Rows of a problem,
+Writes results/operator-proofs.json: a row for each problem, device and accuracy (of
+int8_attention; "" for the others), with the number of runs and the largest error in units of that of an honest computation. Rows of a problem,
 device and accuracy that are there already are replaced.
 """
 
@@ -17,28 +18,30 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from kernelproof import proof_file
-from kernelproof.ops.int8_attention import problem, problem_forms
+from kernelproof import problem, proof_file
 
 ROOT = Path(__file__).resolve().parents[1]
-CASES = {"int8_attention": problem.CASES, "int8_attention_forms": problem_forms.CASES}
+OPERATORS = ("mla_kv", "gated_recurrence", "int8_attention")
 
 
-def rows(path: Path) -> list[dict[str, Any]]:
-    """Raises ValueError for a file that is no proof of int8_attention."""
+def rows(path: Path, commit: str) -> list[dict[str, Any]]:
+    """Raises ValueError for a file that is no proof of an operator."""
     read = proof_file.read(path)
-    if read.proof is None or read.edited or read.proof.problem.name not in CASES:
-        raise ValueError(f"{path} is not a proof of {' or '.join(CASES)} as it was written")
+    if read.proof is None or read.edited or not read.proof.problem.name.startswith(OPERATORS):
+        raise ValueError(f"{path} is not a proof of {' or '.join(OPERATORS)} as it was written")
     record, name = read.proof.record, read.proof.problem.name
+    tiers = name.startswith("int8_attention")
+    sizes = {case.name: dict(case.sizes) for case in problem.load(name).problem.cases}
     found: dict[str, dict[str, Any]] = {}
     for run in record.verdict.runs:
-        accuracy = CASES[name][run.case].get("accuracy", "strict")
+        accuracy = sizes[run.case].get("accuracy", "strict") if tiers else ""
         row = found.setdefault(
             accuracy,
             {
                 "problem": name, "device": record.verdict.device, "accuracy": accuracy,
                 "machine": record.environment.gpu or record.environment.cpu,
-                "torch": record.environment.torch, "date": record.created.date().isoformat(),
+                "torch": record.environment.torch,
+                "commit": commit or record.environment.commit, "date": record.created.date().isoformat(),
                 "level": read.proof.request.level, "limit": record.verdict.limit,
                 "status": record.verdict.status, "cases": [], "runs": 0, "passed": 0, "worst": 0.0,
                 "sha256": read.sha256,
@@ -55,12 +58,13 @@ def rows(path: Path) -> list[dict[str, Any]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "-o", "--output", type=Path, default=ROOT / "results" / "int8_attention-proofs.json"
+        "-o", "--output", type=Path, default=ROOT / "results" / "operator-proofs.json"
     )
+    parser.add_argument("--commit", default="", help="of what was proved where there was no git")
     parser.add_argument("proofs", type=Path, nargs="+")
     given = parser.parse_args()
     kept = json.loads(given.output.read_text()) if given.output.is_file() else []
-    new = [row for path in given.proofs for row in rows(path)]
+    new = [row for path in given.proofs for row in rows(path, given.commit)]
 
     def place(row: dict[str, Any]) -> tuple[str, ...]:
         return row["problem"], row["device"], row["accuracy"]
