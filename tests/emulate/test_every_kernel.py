@@ -23,9 +23,9 @@ from kernelproof.cuda import Kernel
 from kernelproof.emulate.standin import Recorder, standing_in
 from kernelproof.floors import gpu as floors
 from kernelproof.ops._template import cuda as template
+from kernelproof.ops.gated_recurrence import chunk_choice, cuda_backward
 from kernelproof.ops.gated_recurrence import chunked as gated_chunks
 from kernelproof.ops.gated_recurrence import cuda as gated
-from kernelproof.ops.gated_recurrence import cuda_backward
 from kernelproof.ops.gated_recurrence import reference as gated_reference
 from kernelproof.ops.gated_recurrence.gradients import from_sums
 from kernelproof.ops.int8_attention import cuda as attention
@@ -142,7 +142,7 @@ def gated_in_chunks(gates: str, key_dim: int, lead: int = 48) -> None:
     gated_chunks._plan.cache_clear()
     with (
         mock.patch.object(gated_chunks, "_FEWEST_STEPS", 1),
-        mock.patch.object(gated_chunks, "divided", lambda *_: (1 + (lead < 40), lead, 32)),
+        mock.patch.object(chunk_choice, "divided", lambda *_: (1 + (lead < 40), lead, 32)),
     ):
         close(gated.launch(q, k, v, *given)[0], wanted, BOUND[BF16])
     gated_chunks._plan.cache_clear()
@@ -171,13 +171,15 @@ def attention_in_blocks() -> None:
     close(got, want, BOUND[F32])
 
 
-def attention_prefill(per_token: bool = False) -> None:
-    """On a small GPU of compute capability 9.0."""
+def attention_prefill(per_token: bool = False, inside: bool = True) -> None:
+    """On a small GPU of compute capability 9.0. ``inside``: values become fp16 in shared memory, as
+    with few queries; else in a launch before."""
     q, k, v = (torch.randint(-127, 128, (1, n, 2, 64), dtype=torch.int8) for n in (65, 130, 130))
     scales = [torch.rand((1, n, 2) if per_token else (2,)) * 0.01 for n in (65, 130, 130)]
     with (
         mock.patch.object(attention, "processors", lambda index: 2),
         mock.patch.object(cuda_wgmma, "slower", lambda *given: ""),
+        mock.patch.object(cuda_wgmma, "_inside", lambda *given: inside),
     ):
         got, _ = attention.launch_form(q, k, v, *scales, True, 0.1, Form(with_lse=True))
     want, _ = attend(q, k, v, *(s.double() for s in scales), True, 0.1)
@@ -312,8 +314,8 @@ CALLS: dict[str, list[Callable[[], None]]] = {
     "attend_rows": [lambda: attention_of(260, tokens=9)],
     "combine_parts": [lambda: attention_of(32, Form(kv_lens=torch.ones(1)), tokens=2100)],
     "attend_wgmma": [attention_prefill],
-    "widen_values": [attention_prefill],
-    "prepare_wgmma": [lambda: attention_prefill(per_token=True)],
+    "widen_values": [lambda: attention_prefill(inside=False)],
+    "prepare_wgmma": [lambda: attention_prefill(per_token=True, inside=False)],
     "mla_kv_registers": [lambda: mla_of("registers", (5, 128, 48, 24))],
     "mla_kv_fused": [lambda: mla_of("fused", (5, 70, 48, 20), norm=True, rope=6)],
     "mla_kv_product": [lambda: mla_of("product", (5, 70, 48, 20), F64)],
