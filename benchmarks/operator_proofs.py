@@ -6,8 +6,9 @@
     python benchmarks/operator_proofs.py [--commit COMMIT] FILE ...
 
 Writes results/operator-proofs.json: a row for each problem, device and accuracy (of
-int8_attention; "" for the others), with the number of runs and the largest error in units of that of an honest computation. Rows of a problem,
-device and accuracy that are there already are replaced.
+int8_attention; "" for the others), with the number of runs and the largest error in units of that
+of an honest computation. Rows of a problem, device and accuracy that are there already are
+replaced.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ def rows(path: Path, commit: str) -> list[dict[str, Any]]:
                 "problem": name, "device": record.verdict.device, "accuracy": accuracy,
                 "machine": record.environment.gpu or record.environment.cpu,
                 "torch": record.environment.torch,
-                "commit": commit or record.environment.commit, "date": record.created.date().isoformat(),
+                "commit": commit or record.environment.commit,
+                "date": record.created.date().isoformat(),
                 "level": read.proof.request.level, "limit": record.verdict.limit,
                 "status": record.verdict.status, "cases": [], "runs": 0, "passed": 0, "worst": 0.0,
                 "sha256": read.sha256,
