@@ -8,12 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from test_int8_quick import Bound
+from remembered_launches import Bound, remembered
 from torch import Tensor
 
-from kernelproof import cuda_forms
-from kernelproof.cuda import Kernel
-from kernelproof.cuda_forms import Forms
 from kernelproof.ops.gated_recurrence import (
     chunk_choice,
     chunked,
@@ -34,17 +31,7 @@ def bound(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Bound]]:
     """What is remembered while emulated launches count as real ones."""
     from kernelproof.emulate.standin import Recorder, standing_in
 
-    found: list[Bound] = []
-
-    def make(kernel: Kernel, device: int, args: Any, how: Any) -> Bound:
-        found.append(Bound(kernel, args, how))
-        return found[-1]
-
-    monkeypatch.setattr(Kernel, "bound", make)
-    monkeypatch.setattr(cuda_quick, "launches_are_taken", lambda: False)
-    for module in (cuda_forms, cuda_quick):  # the emulator's stand-in is a mode
-        monkeypatch.setattr(module, "undisturbed", lambda: True)
-    monkeypatch.setattr(cuda_quick, "_forms", Forms())
+    found = remembered(monkeypatch, cuda_quick)
     chunked._plan.cache_clear()
     recorder = Recorder(hopper=True)
     with standing_in(recorder):

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from remembered_launches import Bound, remembered
 
-from kernelproof import cuda_forms
-from kernelproof.cuda import Kernel
-from kernelproof.cuda_forms import Forms
-from kernelproof.cuda_launch import changes
 from kernelproof.ops.int8_attention import cuda_quick, problem_forms
 from kernelproof.ops.int8_attention.contract import PLAIN, Form
 from kernelproof.ops.int8_attention.reference import attend
@@ -23,50 +18,12 @@ from kernelproof.tensor_map import TensorMap
 BOUNDS = {True: 1e-6, False: 3e-4}
 
 
-def at(address: int, like: Tensor) -> Tensor:
-    """The tensor of the form of ``like`` at an address."""
-    if not like.numel():
-        return like
-    count = 1 + sum((n - 1) * s for n, s in zip(like.shape, like.stride(), strict=True))
-    memory = (ctypes.c_uint8 * (count * like.element_size())).from_address(address)
-    return torch.frombuffer(memory, dtype=like.dtype).as_strided(like.shape, like.stride())
-
-
-class Bound:
-    """`kernelproof.cuda_launch.Bound` for the emulator."""
-
-    def __init__(self, kernel: Kernel, args: tuple[Any, ...], how: tuple[Any, ...]) -> None:
-        self.kernel, self.args, self.how = kernel, args, how
-        self.calls = 0
-
-    def __call__(self, *values: int) -> None:
-        args = list(self.args)
-        for i, value in zip([i for i, x in enumerate(args) if changes(x)], values, strict=True):
-            arg = args[i]
-            if isinstance(arg, TensorMap):
-                args[i] = arg._replace(tensor=at(value, arg.tensor))
-            else:
-                args[i] = at(value, arg)
-        self.kernel(*args, grid=self.how[0], block=self.how[1], shared=self.how[2])
-        self.calls += 1
-
-
 @pytest.fixture
 def bound(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[list[Bound]]:
     """What is remembered while emulated launches count as real ones. By a parameter: on Hopper."""
     from kernelproof.emulate.standin import Recorder, standing_in
 
-    found: list[Bound] = []
-
-    def make(kernel: Kernel, device: int, args: Any, how: Any) -> Bound:
-        found.append(Bound(kernel, args, how))
-        return found[-1]
-
-    monkeypatch.setattr(Kernel, "bound", make)
-    monkeypatch.setattr(cuda_quick, "launches_are_taken", lambda: False)
-    for module in (cuda_forms, cuda_quick):  # the emulator's stand-in is a mode
-        monkeypatch.setattr(module, "undisturbed", lambda: True)
-    monkeypatch.setattr(cuda_quick, "_forms", Forms())
+    found = remembered(monkeypatch, cuda_quick)
     monkeypatch.setattr(TensorMap, "encoder", lambda map: int)
     recorder = Recorder(hopper=getattr(request, "param", False))
     with standing_in(recorder):

@@ -49,8 +49,8 @@ _ORACLE_ROUNDOFF = 2.0**-53
 _ROUNDING_16 = 0.5
 
 # A kernel may round what it makes of 16-bit inputs to 16 bits on the way, as tensor cores and flash
-# attention want it, also where its output is float32: states of gated linear attention were off by
-# 0.6 to 1.5 unit roundoffs of bfloat16 on an H200, and 12 times this is three.
+# attention want it, also where its output is float32: on an H200 states of gated linear attention
+# were off by up to 0.6 unit roundoffs of bfloat16 and its outputs by up to 1.5; 12 times this is 3.
 _ROUNDED_ON_THE_WAY = 0.25
 
 # Structure of the error (structure.py; measurements in its part of the documents).

@@ -11,7 +11,7 @@ import torch
 from kernelproof.check import budget
 from kernelproof.check.explain import pattern
 from kernelproof.check.figures import figures, looks_like, lower_precision
-from kernelproof.strides import moved
+from kernelproof.check.values import on
 from kernelproof.types import OutputVerdict
 
 # Outputs with more elements are judged in parts, each of whole rows: a dozen temporaries in float64
@@ -55,7 +55,7 @@ def compare(
     form = _form_problem(name, got, value)
     if form:
         return _failed(name, value, form)
-    got = _on(got, value.device)
+    got = on(got, str(value.device))
     if value.is_complex():
         real = Expected(
             torch.view_as_real(value.resolve_conj()),
@@ -102,10 +102,6 @@ def _by_parts(
             where = f"of rows {begin} to {min(rows, begin + step) - 1}, flattened: "
             update["message"] = where + worst.message
     return worst.model_copy(update=update)
-
-
-def _on(got: torch.Tensor, device: torch.device) -> torch.Tensor:
-    return got if got.device == device else moved(got, str(device))
 
 
 def _form_problem(name: str, got: Any, value: torch.Tensor) -> str:

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from kernelproof.check import budget
 from kernelproof.check.compare import Expected
 from kernelproof.check.reference import ReferenceModel, working_name
-from kernelproof.check.values import flatten
+from kernelproof.check.values import flatten, on
 from kernelproof.timeline import span
 
 # Draws over which the response and the error of serial sums are averaged: none as long as the
@@ -65,7 +65,7 @@ def refined(
     )
     base = _on_one_device(base, model)
     place = _place([e.value for _, e in base], model)
-    responses, serial = ([_on(x, place) for x in sizes] for sizes in (responses, serial))
+    responses, serial = ([on(x, place) for x in sizes] for sizes in (responses, serial))
     return [
         (name, dataclasses.replace(e, response=response, serial=summed))
         for (name, e), response, summed in zip(base, responses, serial, strict=True)
@@ -79,10 +79,10 @@ def _base(
     truth = flatten(model.truth(inputs, seed))
     # Only now: this may have moved the oracle to the CPU.
     place = _place([leaf for _, leaf in flatten(value)], model)
-    value = tree_map(lambda leaf: _on(leaf, place), value)
+    value = tree_map(lambda leaf: on(leaf, place), value)
     rounding = budget.rounding_of([*tree_leaves(inputs), *model.model.state_dict().values()])
     base = [
-        (name, Expected(leaf, _on(exact, place), None, rounding=rounding))
+        (name, Expected(leaf, on(exact, place), None, rounding=rounding))
         for (name, leaf), (_, exact) in zip(flatten(value), truth, strict=True)
     ]
     if not levels:
@@ -110,7 +110,7 @@ def _levels(
                 rounded = flatten(model.in_precision(inputs, seed, name))
                 for errors, (_, e), (_, leaf) in zip(found, base, rounded, strict=True):
                     if _floats(e.value) and e.value.dtype == torch.float32:
-                        errors[name] = _rms(_on(leaf, str(e.truth.device)), e.truth)
+                        errors[name] = _rms(on(leaf, str(e.truth.device)), e.truth)
                 del rounded
         for errors, (_, e) in zip(found, base, strict=True):
             if _floats(e.value):
@@ -132,7 +132,7 @@ def _on_one_device(
     """``base`` where it is judged by now: on a shortage of memory the oracle moves to the CPU."""
     place = _place([e.value for _, e in base], model)
     return [
-        (name, dataclasses.replace(e, value=_on(e.value, place), truth=_on(e.truth, place)))
+        (name, dataclasses.replace(e, value=on(e.value, place), truth=on(e.truth, place)))
         for name, e in base
     ]
 
@@ -142,10 +142,6 @@ def _place(values: Sequence[Any], model: ReferenceModel) -> str:
     tensors = [x for x in values if isinstance(x, torch.Tensor)]
     small = sum(x.numel() * x.element_size() for x in tensors) <= _SMALL_BYTES
     return "cpu" if small else model.oracle
-
-
-def _on(leaf: Any, device: str) -> Any:
-    return leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf
 
 
 def _sizes(
@@ -163,9 +159,9 @@ def _sizes(
                 torch.zeros((), dtype=e.truth.dtype, device=e.truth.device).expand_as(e.truth)
             )
         else:
-            truth = _on(e.truth, str(moved[-1][i][1].device))
+            truth = on(e.truth, str(moved[-1][i][1].device))
             sizes.append(
-                mean_response([_on(draw[i][1], str(truth.device)) - truth for draw in moved])
+                mean_response([on(draw[i][1], str(truth.device)) - truth for draw in moved])
             )
     return sizes
 

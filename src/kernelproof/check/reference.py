@@ -394,8 +394,8 @@ def _few(inputs: list[Any]) -> bool:
 def _unit(dtype: torch.dtype) -> float:
     """Of a perturbation: the unit in the last place. A kernel has inputs of 16 and 8 bits exactly,
     but may round what it makes of them to 16 bits on the way, as tensor cores and flash attention
-    want it: by 0.3 to 0.8 units of them, of bfloat16 (kernels for gated linear attention, measured
-    on an H200). An eighth, of which `budget.LIMIT` is 1.5, leaves room for that and not for
+    want it: by 0.3 to 0.8 units of bfloat16 (outputs of gated linear attention, measured on an
+    H200). An eighth, of which `budget.LIMIT` is 1.5, leaves room for that and not for
     products in eight bits, which are off by 4.7."""
     if dtype.itemsize > 2:
         return _computed_unit(dtype)

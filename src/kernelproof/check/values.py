@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from kernelproof.strides import copy_like
+from kernelproof.strides import copy_like, moved
 
 
 def flatten(value: Any, name: str = "output") -> list[tuple[str, Any]]:
@@ -26,6 +26,15 @@ def to_device(value: Any, device: str) -> Any:
         return copy_like(leaf, device) if isinstance(leaf, torch.Tensor) else leaf
 
     return tree_map(move, value)
+
+
+def on(leaf: Any, device: str) -> Any:
+    """``leaf`` on ``device`` if it is a tensor; itself where it is there already."""
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    if leaf.device.type == torch.device(device).type:
+        return leaf.to(device)
+    return moved(leaf, device)
 
 
 def identical(a: torch.Tensor, b: torch.Tensor) -> bool:
