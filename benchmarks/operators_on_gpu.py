@@ -1,11 +1,11 @@
-"""Prove the shipped operators on a GPU, and run their GPU tests under compute-sanitizer.
+"""Prove the shipped operators on a GPU, and run their designs under compute-sanitizer.
 
     python benchmarks/operators_on_gpu.py -o FOLDER [--gpus 0,1] [--jobs 6] [--seconds 500]
                                           [--only WORD ...] [--commit COMMIT]
 
 So many at a time on each GPU, until the time is over: what runs then is ended. Proofs and logs go
 to FOLDER; each outcome is in results/h200/operators-on-gpu.json as it comes, in place of an earlier
-one. Tests are run a few at a time, so that a run that is cut off tells how many were clean.
+one. What compute-sanitizer watches are calls of `sanitize_designs.py`, shared out over processes.
 `operator_proofs.py` makes rows of the proofs. ``--only``: jobs whose name has one of the words.
 """
 
@@ -35,19 +35,10 @@ PROBLEMS = {
     "gated_recurrence": "cuda", "mla_kv": "cuda",
     "mla_kv_norm": "tests/candidates/right/mla_kv_norm__shipped_operator.py",
 }  # fmt: skip
-# Tests by file, and which of them: a tool slows kernels down a hundredfold.
-SANITIZED = {
-    "tests/ops/test_mla_kv_cuda.py": "gpu_designs_of_hopper or gpu_values",
-    "tests/ops/test_mla_kv_backward.py": "gpu",
-    "tests/ops/test_gated_recurrence_chunks.py": "gpu and not 2100",
-    "tests/ops/test_gated_recurrence_gradients.py": "gpu",
-    "tests/ops/test_gated_recurrence_quick.py": "gpu and not 3000",
-    "tests/ops/test_int8_wgmma.py": "gpu",
-    "tests/ops/test_int8_forms.py": "test_gpu and not long",
-    "tests/ops/test_int8_decode.py": "gpu",
-}
+# Processes that share an operator's designs, under each tool.
+PARTS = {"mla_kv": 4, "gated_recurrence": 6, "int8_attention": 4}
+TOOLS = ("memcheck", "racecheck")
 SUMMARY = re.compile(r"(?:ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard)")
-SHARE = 8  # tests a process under a tool
 
 
 class Job(NamedTuple):
@@ -55,8 +46,6 @@ class Job(NamedTuple):
     part: int
     command: list[str]
     proof: Path | None  # else it is a run under a tool
-    tests: int  # that it has
-    of: int  # tests of all parts
 
 
 def jobs(folder: Path, sanitizer: str) -> list[Job]:
@@ -66,29 +55,15 @@ def jobs(folder: Path, sanitizer: str) -> list[Job]:
         # One quick baseline: what counts here is the verdict.
         command = [sys.executable, "-m", "kernelproof", "prove", problem, candidate, "--device"]
         command += ["cuda", "--thorough", "--baseline", "eager", "--rounds", "3", "--seconds", "1"]
-        found.append(Job(f"prove {problem}", 0, [*command, "-o", str(proof)], proof, 0, 0))
-    parts = []
-    for path, words in SANITIZED.items():
-        names = collected(path, words)
-        # Neighbours have much the same cost: each share takes of all.
-        shares = -(-len(names) // SHARE)
-        for tool, part in itertools.product(("racecheck", "memcheck"), range(shares)):
-            share = names[part::shares]
+        found.append(Job(f"prove {problem}", 0, [*command, "-o", str(proof)], proof))
+    program = str(ROOT / "benchmarks" / "sanitize_designs.py")
+    # Who watches second finds what was compiled.
+    for tool, (operator, parts) in itertools.product(TOOLS, PARTS.items()):
+        for part in range(parts):
             command = [sanitizer, "--tool", tool, "--report-api-errors", "no", sys.executable]
-            command += ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "gpu", *share]
-            name = f"{tool} {Path(path).stem}"
-            parts.append(Job(name, part, command, None, len(share), len(names)))
-    return found + sorted(parts, key=lambda job: job.part)
-
-
-def collected(path: str, words: str) -> list[str]:
-    command = [sys.executable, "-m", "pytest", "-q", "-o", "addopts=", "--collect-only"]
-    command += ["-p", "no:cacheprovider", "-m", "gpu", "-k", words, path]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    names = [line for line in listed.stdout.splitlines() if "::" in line]
-    if not names:
-        raise SystemExit(f"operators_on_gpu: no test of {path}: {listed.stdout}{listed.stderr}")
-    return names
+            command += [program, operator, "--part", f"{part}/{parts}"]
+            found.append(Job(f"{tool} {operator}", part, command, None))
+    return found
 
 
 def outcome(job: Job, log: str, code: int | None) -> dict[str, Any]:
@@ -97,20 +72,16 @@ def outcome(job: Job, log: str, code: int | None) -> dict[str, Any]:
         status = {0: "pass", 1: "not right", None: "cut off"}.get(code, f"exit status {code}")
         return {"status": status}
     counts = [int(a or b) for a, b in SUMMARY.findall(log)]
-    passed, failed = (re.findall(rf"(\d+) {word}", log) for word in ("passed", "failed"))
-    row: dict[str, Any] = {
-        "tests": job.of, "passed": int(passed[-1]) if passed else 0,
-        "failed": int(failed[-1]) if failed else 0, "findings": sum(counts),
-    }  # fmt: skip
-    clean = code == 0 and row["passed"] == job.tests and counts and row["findings"] == 0
-    row["status"] = "cut off" if code is None else "clean" if clean else "not clean"
-    return row
+    row = {"calls": log.count(": ran\n"), "findings": sum(counts)}
+    clean = code == 0 and row["calls"] > 0 and bool(counts) and row["findings"] == 0
+    status = "cut off" if code is None else "clean" if clean else "not clean"
+    return {**row, "status": status}
 
 
 def joined(row: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     """Two parts of one job. What is not clean stays so, and so does what was cut off."""
     worst = ("not clean", "cut off", "clean")
-    together = {key: row[key] + new[key] for key in ("passed", "failed", "findings", "seconds")}
+    together = {key: row[key] + new[key] for key in ("calls", "findings", "seconds")}
     status = min(row["status"], new["status"], key=worst.index)
     return {**row, **together, "status": status}
 
@@ -135,8 +106,9 @@ def run(job: Job, folder: Path, gpu: str, deadline: float) -> dict[str, Any]:
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+    seconds = round(time.monotonic() - started, 1)
     log = path.read_text(errors="replace") if path.is_file() else ""
-    return outcome(job, log, code) | {"seconds": round(time.monotonic() - started, 1)}
+    return {**outcome(job, log, code), "seconds": seconds}
 
 
 def main() -> int:

@@ -246,6 +246,36 @@ def runner(impl: str) -> Callable[[list[Tensor], dict[str, Any]], Tensor]:
     return run
 
 
+@pytest.mark.parametrize("odd", [math.nan, math.inf])
+@pytest.mark.parametrize("kernel", ["cpu", "reference", "attend", "general", "blocks"])
+def test_rows_that_see_no_key_are_zeros_whatever_the_scales(kernel: str, odd: float) -> None:
+    """Also those whose scores would be computed with a scale that is not finite."""
+    torch.manual_seed(6)
+    heads = 54 if kernel == "blocks" else 2
+    sizes = dict(batch=2, seq=140, kv_seq=130) if heads > 2 else dict(batch=1, seq=9, kv_seq=4)
+    given = problem.get_inputs(**sizes, heads=heads, head_dim=32)
+    form = PLAIN if kernel == "attend" else Form(with_lse=True)
+    if kernel == "blocks":
+        chosen = cuda.dense_plan(tuple(given), True, 0.2, form, 108)
+        assert chosen is not None and chosen.kernel.name.startswith("attend_blocks")
+    hidden_rows = given[0].shape[1] - given[1].shape[1]
+    for changed in (3, 4, 5):
+        inputs = [t.clone() for t in given]
+        inputs[changed][-1] = odd
+        if kernel in ("cpu", "reference"):
+            got = int8_attention(*inputs, scale=0.2, return_lse=True, impl=kernel)
+        elif kernel == "attend":
+            args = (*inputs, True, 0.2)
+            got = emulated(lambda args=args: contract._run("cuda", args, {})), None
+        else:
+            got = emulated(lambda args=inputs: cuda.launch_form(*args, True, 0.2, form))
+        out, lse = got
+        assert (out[:, :hidden_rows] == 0).all()
+        assert lse is None or lse[:, :hidden_rows].isneginf().all()
+        assert out[:, :, :-1].isfinite().all()  # the other heads
+        assert math.isinf(odd) or not out[:, hidden_rows:, -1].isfinite().any()
+
+
 @pytest.mark.parametrize("dim", [31, 33, 72, 96])
 def test_padding_is_not_data(dim: int) -> None:
     """Rows followed by other bytes, at heads that are no tile's width."""

@@ -207,11 +207,12 @@ __device__ __forceinline__ void merge(const float* shared, float* out, i64 out_t
             y.z = fmaf(part[w].z, weight, y.z);
             y.w = fmaf(part[w].w, weight, y.w);
         }
-        // A sum of exactly 0 means that no key was visible: such rows are zeros by definition.
-        const float factor = sum == 0.0f ? 0.0f : __fdividef(v_scale, sum);
         if (row >= rows) continue;
         float* to = out + row * out_token + column;
+        const float factor = __fdividef(v_scale, sum);
         y = make_float4(y.x * factor, y.y * factor, y.z * factor, y.w * factor);
+        // Rows that see no key are zeros by definition, whatever the scales are.
+        if (top == NO_MAXIMUM) y = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         if constexpr (EXACT) {
             *reinterpret_cast<float4*>(to) = y;
         } else {
@@ -465,8 +466,9 @@ attend_blocks(const i8* q, const i8* k, const i8* v, const float* q_scale, const
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const float sum = group_sum(state.l[r]);
-        // A sum of exactly 0 means that no key was visible: such rows are zeros by definition.
-        const float y = sum == 0.0f ? 0.0f : __fdividef(scale_v, sum);
+        const float y = __fdividef(scale_v, sum);
+        // Rows that see no key are zeros by definition, whatever the scales are.
+        const bool none = state.m[r] == NO_MAXIMUM;
         if (row[r] >= q_len) continue;
         const i64 place = blockIdx.z * out_batch + row[r] * out_token + static_cast<i64>(head) * dim;
 #pragma unroll
@@ -475,13 +477,15 @@ attend_blocks(const i8* q, const i8* k, const i8* v, const float* q_scale, const
             for (int n = 2 * r; n < 2 * r + 2; n++) {
                 if (PART && 32 * i + 8 * t + 4 * (n & 1) >= dim) continue;
                 write_four(out, place + 32 * i + 8 * t + 4 * (n & 1),
-                           make_float4(state.o[4 * i][n] * y, state.o[4 * i + 1][n] * y,
-                                       state.o[4 * i + 2][n] * y, state.o[4 * i + 3][n] * y),
+                           none ? make_float4(0.0f, 0.0f, 0.0f, 0.0f)
+                                : make_float4(state.o[4 * i][n] * y, state.o[4 * i + 1][n] * y,
+                                              state.o[4 * i + 2][n] * y, state.o[4 * i + 3][n] * y),
                            out_kind);
             }
         // Maxima are floats of MAGIC plus the score, times the sign.
         if (lse != nullptr && t == 0)
             lse[(blockIdx.z * static_cast<i64>(q_len) + row[r]) * heads + head] =
-                row_lse(state.m[r] - 12582912.0f * sign, c, sum * (1.0f / PROBABILITY_SCALE));
+                none ? minus_infinity()
+                     : row_lse(state.m[r] - 12582912.0f * sign, c, sum * (1.0f / PROBABILITY_SCALE));
     }
 }
