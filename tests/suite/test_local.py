@@ -19,7 +19,7 @@ import thirty
 from kernelproof.errors import UnsupportedError, UsageError
 from kernelproof.store import Store, Suites
 from kernelproof.suite import runs
-from kernelproof.suite.judging import Judge, Late, Lost, Order
+from kernelproof.suite.judging import Judge, Late, Lost, Order, by_core, processors_of
 from kernelproof.types import SuiteResult
 from kernelproof.worker import processes
 
@@ -199,3 +199,15 @@ def test_cuda_is_built_for_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPat
     build.for_target("9.0")
     assert stable._present_arch(Path("k.cu")) == "sm_90"
     assert os.environ["TORCH_CUDA_ARCH_LIST"] == "9.0+PTX" and inline.ahead
+
+
+def test_a_share_has_whole_cores(tmp_path: Path) -> None:
+    for number in range(8):  # as Linux numbers four cores of two hardware threads
+        folder = tmp_path / f"cpu{number}" / "topology"
+        folder.mkdir(parents=True)
+        (folder / "thread_siblings_list").write_text(f"{number % 4},{number % 4 + 4}\n")
+    cores = by_core(range(8), tmp_path)
+    assert [sorted(processors_of(n, 2, cores)) for n in (0, 1)] == [[0, 1, 4, 5], [2, 3, 6, 7]]
+    (tmp_path / "cpu1" / "topology" / "thread_siblings_list").write_text("0-1\n")
+    assert by_core([1, 2, 0], tmp_path) == [0, 1, 2]
+    assert by_core([3, 1, 2], tmp_path / "untold") == [1, 2, 3]

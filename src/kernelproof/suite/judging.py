@@ -12,6 +12,7 @@ import dataclasses
 import gc
 import json
 import os
+import re
 import select
 import signal
 import socket
@@ -37,6 +38,7 @@ _BOOT = (
     "from kernelproof.suite.judging import main; main(int(sys.argv[1]), json.loads(sys.argv[3]))"
 )
 _LOG_BYTES = 4000
+_TOPOLOGY = Path("/sys/devices/system/cpu")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -305,6 +307,21 @@ def _fields(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _tuple(value: Any) -> Any:
     return tuple(_tuple(v) for v in value) if isinstance(value, list) else value
+
+
+def by_core(processors: Sequence[int], root: Path = _TOPOLOGY) -> list[int]:
+    """In the order of their cores, so that a share of consecutive ones has whole cores: hardware
+    threads of one core slow each other down, and Linux numbers them half a machine apart. A virtual
+    machine may not tell its cores: in order of number there."""
+
+    def place(processor: int) -> tuple[int, int]:
+        try:
+            told = (root / f"cpu{processor}" / "topology/thread_siblings_list").read_text()
+            return int(re.split("[-,]", told.strip())[0]), processor
+        except (OSError, ValueError):
+            return processor, processor
+
+    return sorted(processors, key=place)
 
 
 def processors_of(index: int, count: int, among: Sequence[int]) -> list[int]:

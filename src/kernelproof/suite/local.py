@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kernelproof.errors import KernelproofError, UsageError
-from kernelproof.suite.judging import Judge, Lost, Order, Starved, processors_of
+from kernelproof.suite.judging import Judge, Lost, Order, Starved, by_core, processors_of
 from kernelproof.suite.model import Item
 from kernelproof.suite.room import Room, needed, needed_of_host, starved
 from kernelproof.worker.limits import available_memory
@@ -182,7 +182,7 @@ class Local:
     def __init__(
         self, rules: Rules, gpus: Sequence[Gpu], jobs: int | None = None, lanes: int = 1
     ) -> None:
-        cores = sorted(os.sched_getaffinity(0))
+        cores = by_core(list(os.sched_getaffinity(0)))
         self._rules = rules
         self._builders: list[Worker] = []
         self._idle: list[Worker] = []
