@@ -132,10 +132,33 @@ def test_three_parts_keep_infinities_and_what_rounds_to_one() -> None:
     torch.testing.assert_close(out, want, rtol=1e-4, atol=1e-4, equal_nan=True)
 
 
+def test_grids_of_other_sizes_count_their_blocks_apart() -> None:
+    """A barrier whose count another number of blocks has left would open too early."""
+    pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC compiles the kernels")
+    operands, options = call(1, 256, 64, 2, 64, 64, dtype=BF16)
+    recorder = Recorder(hopper=True)
+    forget()
+    for multiprocessors in (3, 4):
+        cuda._prepared.cache_clear()
+        device = Device(multiprocessors, (9, 0))
+        with (
+            standing_in(recorder),
+            mock.patch.object(cuda, "device_facts", return_value=device),
+        ):
+            out = cuda.project_cuda(*operands, design="decode", **options)
+        check(out, operands, options)
+    counts = [int(words[1]) for words in cuda_exchange._made.values()]
+    forget()
+    assert not [str(f) for r in recorder.taken() for f in r.findings]
+    assert counts == [3, 4]
+
+
 def test_a_lost_word_is_waited_for() -> None:
     """An exchange whose words have old numbers ends in no result."""
     with (
-        mock.patch.object(cuda_exchange, "buffer", lambda index, words: torch.zeros(words).long()),
+        mock.patch.object(
+            cuda_exchange, "buffer", lambda index, words, user: torch.zeros(words).long()
+        ),
         mock.patch.object(cuda_plan, "few", _with_one_block_fewer),
     ):
         *_, found = emulated((1, 136, 64, 2, 32, 32), "few", 2)
