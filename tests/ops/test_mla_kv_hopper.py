@@ -11,6 +11,8 @@ from test_mla_kv_cuda import BF16, F16, F32, call, chain, check, on_gpu, parted,
 
 from kernelproof.emulate.standin import Recorder, standing_in
 from kernelproof.ops.mla_kv import cuda, cuda_exchange, cuda_plan
+from kernelproof.ops.mla_kv.cuda import operands_of
+from kernelproof.ops.mla_kv.cuda_operands import Rows, Weight
 from kernelproof.ops.mla_kv.cuda_steps import Device
 
 __all__ = ["poison"]
@@ -130,6 +132,24 @@ def test_three_parts_keep_infinities_and_what_rounds_to_one() -> None:
     (out,), _ = ran(operands, options, "parts", 2)
     want = torch.stack(chain(operands, options, F32), 1)
     torch.testing.assert_close(out, want, rtol=1e-4, atol=1e-4, equal_nan=True)
+
+
+def test_one_row_that_ends_within_16_bytes_is_not_read_by_16() -> None:
+    """Its tensor may end there: compute-sanitizer calls such a copy an access beyond it."""
+
+    def rows(tokens: int, width: int) -> Rows:
+        return Rows(tokens, tokens, 0, 8, 1, width, True)
+
+    def weight(rows: int, width: int) -> Weight:
+        return Weight(8, width, 1, rows, 1, width, True)
+
+    for made in (rows, weight):
+        assert [made(1, n).wide(2) for n in (1, 7, 8)] == [False, False, True]
+        assert made(2, 7).wide(2)
+    along_depth = [Weight(1, 8 * n, 8, 7, 1, n, True).wide(2) for n in (1, 2)]
+    assert along_depth == [False, True]
+    call_of_one = operands_of(*(torch.ones(1, 1, dtype=BF16) for _ in range(4)), kv_heads=1)
+    assert "true" not in cuda_plan.plan(call_of_one, design="block").launches[0].name
 
 
 def test_grids_of_other_sizes_count_their_blocks_apart() -> None:
