@@ -196,8 +196,7 @@ __device__ __forceinline__ void product_ready(float (&d)[N]) {
 }
 
 // d (64 x N over a warpgroup) = a (64 x 16) b (16 x N), added to d if `add`; N is twice the length of d.
-// B_ALONG_N: b lies along its columns, A_ALONG_M: a along its rows' axis. The lists are registers and
-// operands of an instruction.
+// B_ALONG_N, A_ALONG_M: b, a lie along N, M. The lists are registers and operands of an instruction.
 #define KERNELPROOF_PRODUCT(TYPE, VALUE, N, LENGTH, LIST, A, B, ADD, ALONG, A_ALONG, ...) \
 template <int B_ALONG_N, int A_ALONG_M = 0> \
 __device__ __forceinline__ void product_async(float (&d)[LENGTH], unsigned long long a, \
