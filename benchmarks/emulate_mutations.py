@@ -282,7 +282,7 @@ _PAIR = [
 ]
 _WIDE = [
     _mla(20, 64, 264, 256, "wide", torch.bfloat16, heads=1, multiprocessors=1),
-    _mla(70, 64, 264, 200, "wide", torch.float16, heads=1, along_depth=True, multiprocessors=2),
+    _mla(130, 64, 264, 200, "wide", torch.float16, heads=1, along_depth=True, multiprocessors=1),
 ]
 _SPLIT = [
     _mla(9, 136, 40, 24, "split", torch.bfloat16, norm=True, multiprocessors=32),
