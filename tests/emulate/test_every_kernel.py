@@ -366,6 +366,11 @@ CALLS: dict[str, list[Callable[[], None]]] = {
         lambda: mla_of("pair", (50, 72, 72, 200), BF16, norm=True, rope=8, multiprocessors=2),
         lambda: mla_of("pair", (130, 72, 136, 264), F16, linear=True, multiprocessors=4),
     ],
+    # Several items for each block, whose slots are used again.
+    "mla_kv_wide": [
+        lambda: mla_of("wide", (70, 72, 136, 200), BF16, multiprocessors=2),
+        lambda: mla_of("wide", (130, 72, 264, 264), F16, linear=True, multiprocessors=4),
+    ],
     # Groups of warps that share the terms, and none; the norm.
     "mla_kv_split_down": [
         lambda: mla_of("split", (9, 136, 40, 24), norm=True, rope=8, multiprocessors=32),
@@ -415,7 +420,7 @@ CALLS: dict[str, list[Callable[[], None]]] = {
 HOPPER = (
     "mla_kv_cluster", "mla_kv_decode", "mla_kv_few", "mla_kv_narrow", "mla_kv_pair_down",
     "mla_kv_pair_up", "mla_kv_parts", "mla_kv_split_down", "mla_kv_split_up", "mla_kv_thin",
-    "mla_kv_wgmma",
+    "mla_kv_wgmma", "mla_kv_wide",
     "chunked", "gate_keys", "ends", "scan", "gradients_in_chunks", "gradients_of_some",
     "attend_wgmma", "widen_values", "prepare_wgmma",
 )  # fmt: skip

@@ -71,6 +71,11 @@ def test_a_box_is_stored_where_it_is_inside(name: str) -> None:
     assert ptx_case.emulated(case).tobytes() == bytes(want)
 
 
+def test_a_box_beyond_its_tensor_stores_nothing() -> None:
+    case = hopper.tile("beyond", "f4", (70, 20), (32, 16), (96, 10), store=True)
+    assert set(ptx_case.emulated(case).tolist()) == {7}
+
+
 def _reversed_pairs(x: Any) -> Any:
     return x.reshape(-1, 2, 128)[:, ::-1, ::-1]
 

@@ -243,6 +243,8 @@ COMPILED = [
     ((8, 2048, 512, 16, 128, 128), dict(dtype=F16, form="packed", rope=64)),
     ((4096, 7168, 512, 128, 128, 128), dict(dtype=BF16)),
     ((4096, 7168, 512, 128, 128, 128), dict(dtype=F16, form="packed")),
+    ((256, 7168, 512, 128, 128, 128), dict(dtype=BF16, design="wide")),
+    ((64, 7168, 512, 128, 128, 128), dict(dtype=F16, form="packed", design="wide")),
 ]
 
 
@@ -404,6 +406,14 @@ HOPPER = [
     ("pair", (512, 4096, 256, 32, 64, 64), dict(dtype=BF16, form="out_in")),
     ("pair", (255, 7168, 512, 128, 128, 128), dict(dtype=BF16, form="packed", rope=64, norm=True)),
     ("pair", (65, 1032, 264, 9, 40, 40), dict(dtype=F16)),
+    *(("wide", (n, 7168, 512, 128, 128, 128), dict(dtype=BF16)) for n in (65, 129, 200, 256, 512)),
+    ("wide", (256, 7168, 512, 128, 128, 128), dict(dtype=F16, form="packed")),
+    ("wide", (256, 2048, 512, 16, 128, 128), dict(dtype=BF16)),
+    ("wide", (64, 2048, 512, 16, 128, 192), dict(dtype=F16, form="out_in")),
+    ("wide", (300, 2560, 1536, 20, 64, 64), dict(dtype=F16)),
+    ("wide", (77, 520, 200, 9, 40, 40), dict(dtype=BF16)),
+    ("wide", (333, 1032, 264, 9, 64, 64), dict(dtype=F16, form="packed_in")),
+    ("wide", (5, 72, 8, 1, 64, 128), dict(dtype=BF16)),
     ("split", (16, 2048, 512, 16, 128, 128), {}),
     ("split", (1, 1024, 256, 8, 64, 64), {}),
     ("split", (57, 777, 200, 7, 40, 40), dict(dtype=BF16)),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import shutil
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -9,9 +12,13 @@ import pytest
 import torch
 from test_mla_kv_cuda import BF16, F16, F32, call, chain, check, on_gpu, parted, poison
 
+from kernelproof.cuda import Kernel
 from kernelproof.emulate.standin import Recorder, standing_in
-from kernelproof.ops.mla_kv import cuda, cuda_exchange, cuda_plan
-from kernelproof.ops.mla_kv.cuda_steps import Device
+from kernelproof.ops.mla_kv import cuda, cuda_exchange, cuda_plan, cuda_wide
+from kernelproof.ops.mla_kv.cuda import operands_of
+from kernelproof.ops.mla_kv.cuda_operands import Rows, Weight
+from kernelproof.ops.mla_kv.cuda_steps import H200, Device, Launch
+from kernelproof.ops.mla_kv.cuda_wide import Range, Wide
 
 __all__ = ["poison"]
 
@@ -92,6 +99,65 @@ def test_clusters_exchange_shares(
     check(out, operands, options)
 
 
+# Tokens of one tile and of several, ragged; slots that are used again; both first products.
+WIDE = [
+    (2, (70, 72, 72, 3, 64, 64), dict(dtype=BF16), None),
+    (3, (130, 136, 200, 2, 64, 128), dict(dtype=F16, form="out_in"), Wide(256, "down", 64)),
+    (2, (150, 72, 264, 3, 64, 64), dict(dtype=F16), Wide(64, "down", 128, 2, True, 3, 2)),
+    (2, (90, 72, 136, 2, 64, 128), dict(dtype=F16, form="packed_in"), Wide(128, w_slots=4)),
+    (1, (70, 72, 264, 3, 24, 24), dict(dtype=BF16), Wide(256, "down", ahead=False, w_slots=5)),
+    (4, (20, 72, 72, 2, 64, 192), dict(dtype=BF16, form="packed"), Wide(64, "down")),
+]
+
+
+@pytest.mark.parametrize(("multiprocessors", "sizes", "options", "form"), WIDE, ids=str)
+def test_one_block_has_all_tokens_of_its_columns(
+    multiprocessors: int, sizes: Any, options: dict[str, Any], form: Wide | None
+) -> None:
+    made = functools.partial(cuda_wide.wide, form=form)
+    with mock.patch.object(cuda_plan, "wide", made):
+        operands, options, (out,), found = emulated(sizes, "wide", multiprocessors, **options)
+    assert not found
+    check(out, operands, options)
+
+
+def test_a_copy_over_results_that_have_not_left_is_found(tmp_path: Path) -> None:
+    """Slots of the last weights carry results out; without the wait the next weights come there."""
+    source = Path(cuda.__file__).with_name("kernel_wide.cu")
+    text, wait = source.read_text(), "          stores_have_read();\n"
+    assert text.count(wait) == 1
+    (tmp_path / source.name).write_text(text.replace(wait, ""))
+    for header in source.parent.glob("*.cuh"):
+        shutil.copy(header, tmp_path)
+    planted = functools.cache(lambda name, source: Kernel(tmp_path / source, name))
+    with mock.patch.object(cuda, "kernel", planted):
+        *_, found = emulated((20, 64, 264, 1, 256, 256), "wide", 1, dtype=BF16)
+    assert any("race" in f for f in found)
+
+
+def test_the_wide_design_is_taken_where_the_table_says_and_fits() -> None:
+    def chosen(tokens: int, model: int = 7168, design: str | None = None, **options: Any) -> Any:
+        sizes = (tokens, model, 512, 128, 128, 128)
+        operands, more = call(*sizes, device="meta", **{"dtype": BF16, **options})
+        return cuda_plan.plan(operands_of(*operands, **more), H200, design)
+
+    cuda_plan.plan.cache_clear()
+    rows = (Range((129, 256), 4096, 16384, "down"), Range((257, 512), 4096, 16384, "library"))
+    with mock.patch.object(cuda_wide, "FASTEST", rows):
+        assert [chosen(n).design for n in (128, 129, 512)] == ["pair", "wide", "wide"]
+        assert chosen(513).design == "library"
+        assert [isinstance(chosen(n).launches[0], Launch) for n in (129, 257)] == [True, False]
+        assert chosen(200, 2048).design == chosen(200, offset=1).design == "library"
+        assert chosen(200, norm=True).design == "pair" and chosen(200, rope=8).design == "wgmma"
+    cuda_plan.plan.cache_clear()
+    for tokens in (1, 64, 65, 128, 129, 512):
+        for step in chosen(tokens, design="wide").launches:
+            assert not isinstance(step, Launch) or step.shared <= 226 * 1024
+    for unfit in (dict(tokens=513), dict(tokens=200, norm=True), dict(tokens=200, dtype=F32)):
+        with pytest.raises(ValueError, match="'wide' does not fit"):
+            chosen(**unfit, design="wide")
+
+
 @pytest.mark.parametrize("design", ["cluster", "split"])
 def test_infinities_stay_in_their_token_of_a_cluster(design: str) -> None:
     operands, options = call(9, 24, 8, 1, 8, 8)
@@ -132,10 +198,51 @@ def test_three_parts_keep_infinities_and_what_rounds_to_one() -> None:
     torch.testing.assert_close(out, want, rtol=1e-4, atol=1e-4, equal_nan=True)
 
 
+def test_one_row_that_ends_within_16_bytes_is_not_read_by_16() -> None:
+    """Its tensor may end there: compute-sanitizer calls such a copy an access beyond it."""
+
+    def rows(tokens: int, width: int) -> Rows:
+        return Rows(tokens, tokens, 0, 8, 1, width, True)
+
+    def weight(rows: int, width: int) -> Weight:
+        return Weight(8, width, 1, rows, 1, width, True)
+
+    for made in (rows, weight):
+        assert [made(1, n).wide(2) for n in (1, 7, 8)] == [False, False, True]
+        assert made(2, 7).wide(2)
+    along_depth = [Weight(1, 8 * n, 8, 7, 1, n, True).wide(2) for n in (1, 2)]
+    assert along_depth == [False, True]
+    call_of_one = operands_of(*(torch.ones(1, 1, dtype=BF16) for _ in range(4)), kv_heads=1)
+    assert "true" not in cuda_plan.plan(call_of_one, design="block").launches[0].name
+
+
+def test_grids_of_other_sizes_count_their_blocks_apart() -> None:
+    """A barrier whose count another number of blocks has left would open too early."""
+    pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC compiles the kernels")
+    operands, options = call(1, 256, 64, 2, 64, 64, dtype=BF16)
+    recorder = Recorder(hopper=True)
+    forget()
+    for multiprocessors in (3, 4):
+        cuda._prepared.cache_clear()
+        device = Device(multiprocessors, (9, 0))
+        with (
+            standing_in(recorder),
+            mock.patch.object(cuda, "device_facts", return_value=device),
+        ):
+            out = cuda.project_cuda(*operands, design="decode", **options)
+        check(out, operands, options)
+    counts = [int(words[1]) for words in cuda_exchange._made.values()]
+    forget()
+    assert not [str(f) for r in recorder.taken() for f in r.findings]
+    assert counts == [3, 4]
+
+
 def test_a_lost_word_is_waited_for() -> None:
     """An exchange whose words have old numbers ends in no result."""
     with (
-        mock.patch.object(cuda_exchange, "buffer", lambda index, words: torch.zeros(words).long()),
+        mock.patch.object(
+            cuda_exchange, "buffer", lambda index, words, user: torch.zeros(words).long()
+        ),
         mock.patch.object(cuda_plan, "few", _with_one_block_fewer),
     ):
         *_, found = emulated((1, 136, 64, 2, 32, 32), "few", 2)
@@ -218,3 +325,34 @@ def test_gpu_three_parts_are_no_worse_than_eager(sizes: Any, options: dict[str, 
     ):
         error, eager = ((x - exact).square().mean().sqrt() for x in (got, near))
         assert error <= 1.5 * eager
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("first", ["library", "down"])
+@pytest.mark.parametrize("tokens", [64, 129, 256])
+def test_gpu_the_second_launch_reads_what_was_written_just_before(tokens: int, first: str) -> None:
+    """Its weights are read before the first product ends: kernels before that have written them."""
+    needs_hopper()
+    sizes = (tokens, 7168, 512, 128, 128, 128)
+    operands, options = call(*sizes, dtype=BF16, device="cuda")
+    written = [torch.empty_like(t) for t in operands]
+    forget()
+    with mock.patch.object(cuda_wide, "FIRST", first):
+        expected = cuda.project_cuda(*operands, design="wide", **options)
+        check(expected, operands, options)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            outs = []
+            for _ in range(3):
+                for to, of in zip(written, operands, strict=True):
+                    to.copy_(of)
+                outs.append(cuda.project_cuda(*written, design="wide", **options))
+                for to in written:
+                    to.zero_()
+    for _ in range(10):
+        for out in outs:
+            out.fill_(float("nan"))
+        graph.replay()
+        torch.cuda.synchronize()
+        assert all(torch.equal(out, expected) for out in outs)
+    forget()

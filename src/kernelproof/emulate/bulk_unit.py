@@ -203,7 +203,8 @@ class BulkUnit(MBarrierUnit):
         """Rows of ``data`` to global addresses; part of the thread's open group."""
         many = Active(np.full(len(address), thread), np.full(len(address), thread))
         where = address - GLOBAL_BASE
-        keep = self.usable(to, self.globals, where, many)
+        # A box may lie wholly outside of its tensor, with no row to store.
+        keep = self.usable(to, self.globals, where, many) if len(where) else None
         if keep is not None:
             many, where, data = many.at(keep), where[keep], data[keep]
         units = np.zeros(0, np.int64)

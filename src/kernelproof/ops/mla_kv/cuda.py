@@ -246,6 +246,7 @@ class Prepared:
         self.launches = chosen.launches
         self.scratch = chosen.scratch
         self.exchange = chosen.exchange
+        self.user = "; ".join(step.described() for step in chosen.launches)  # of its buffer
         self.steps: list[Callable[[dict[str, Any]], None]] = [
             cuda_library.product(step, operands, device)
             if isinstance(step, Library)
@@ -257,7 +258,7 @@ class Prepared:
         """All steps, on ``like``'s device; whether there was a buffer for blocks to exchange
         values through, where one is needed."""
         if self.exchange:
-            tensors["exchange"] = cuda_exchange.buffer(self.device, self.exchange)
+            tensors["exchange"] = cuda_exchange.buffer(self.device, self.exchange, self.user)
             if tensors["exchange"] is None:
                 return False
         for name, count, dtype in self.scratch:

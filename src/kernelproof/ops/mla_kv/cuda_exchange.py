@@ -1,10 +1,11 @@
 """Words through which the blocks of one launch exchange values (kernel_decode.cu).
 
 The first word counts the calls that have used the buffer; every other word is written in every call
-of its size, with the number of the call. Two launches that may run at the same time need two
-buffers. Calls on one stream follow one another and share one for each size. Captured calls share
-one with those that are captured on the same stream into the same graph, which may be replayed on
-any stream, but not while it runs.
+of its user, with the number of the call; kernels that count arrivals leave a multiple of their own
+number of blocks. So each kernel in each grid has its own. Two launches that may run at the same
+time need two buffers. Calls on one stream follow one another and share one for each user. Captured
+calls share one with those that are captured on the same stream into the same graph, which may be
+replayed on any stream, but not while it runs.
 """
 
 from __future__ import annotations
@@ -17,18 +18,19 @@ _CAPTURED_WORDS = 1 << 22
 _LINE = 16  # words of a cache line
 _pools: dict[int, torch.Tensor] = {}
 _used: dict[int, int] = {}
-_made: dict[tuple[int, int, int, int], torch.Tensor] = {}
+_made: dict[tuple[int, int, int, str, int], torch.Tensor] = {}
 
 
-def buffer(device: int, words: int) -> torch.Tensor | None:
+def buffer(device: int, words: int, user: str) -> torch.Tensor | None:
     """A buffer of ``words`` (int64) for a launch on the current stream of a CUDA device.
 
-    None where a graph is being captured and no call has run before (memory that is zero cannot be
-    made inside), or where captured calls have taken all there is for them.
+    ``user``: the kernel and its grid. None where a graph is being captured and no call has run
+    before (memory that is zero cannot be made inside), or where captured calls have taken all there
+    is for them.
     """
     stream = int(torch._C._cuda_getCurrentRawStream(device))
     capture = _capture(stream) if torch.cuda.is_current_stream_capturing() else 0
-    key = device, stream, words, capture
+    key = device, stream, words, user, capture
     known = _made.get(key)
     if known is not None:
         return known

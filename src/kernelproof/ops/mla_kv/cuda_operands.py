@@ -30,13 +30,18 @@ class Rows(NamedTuple):
     aligned: bool  # the tensor starts at a multiple of 16 bytes
 
     def wide(self, size: int) -> bool:
-        """Whether every 16 bytes of a token can be one access; ``size``: bytes of an element."""
+        """Whether every 16 bytes of a token can be one access; ``size``: bytes of an element.
+
+        Not for a single token that ends within 16 bytes: the tensor may end there as well. A copy
+        of fewer bytes reads no more, but compute-sanitizer takes it for an access of 16.
+        """
         strides = (self.inner_stride if self.inner > 1 else 0, self.outer_stride)
         if self.number > self.inner or self.inner == 1:
             steady = all(stride * size % 16 == 0 for stride in strides)
         else:
             steady = self.inner_stride * size % 16 == 0
-        return self.aligned and self.column == 1 and steady
+        whole = self.number > 1 or self.width * size % 16 == 0
+        return self.aligned and self.column == 1 and steady and whole
 
 
 class Weight(NamedTuple):
@@ -65,9 +70,12 @@ class Weight(NamedTuple):
         return self.row == 1 and self.column != 1
 
     def wide(self, size: int) -> bool:
-        """Whether every 16 bytes along the contiguous axis can be one access."""
+        """Whether every 16 bytes along the contiguous axis can be one access; as `Rows.wide`."""
         piece = 16 // size
-        if not self.aligned:
+        lines, length = self.rows, self.columns
+        if self.along_depth:
+            lines, length = length, lines
+        if not self.aligned or (lines == 1 and length % piece):
             return False
         if self.along_depth:
             return self.column % piece == 0 and (self.heads == 1 or self.head % piece == 0)

@@ -34,6 +34,7 @@ from kernelproof.ops.mla_kv.cuda_steps import (
     tile_counts,
 )
 from kernelproof.ops.mla_kv.cuda_thin import thin
+from kernelproof.ops.mla_kv.cuda_wide import wide
 
 # BM, BN, BK, TM, TN of the tiled kernels: see `Tile` in kernel.cu.
 _SMALL_TILE = (16, 64, 32, 1, 4)
@@ -225,6 +226,7 @@ DESIGNS = (
     "narrow",
     "cluster",
     "pair",
+    "wide",
     "split",
     "wgmma",
     "small",
@@ -240,7 +242,7 @@ DESIGNS = (
 def _candidates(n: Operands) -> tuple[str, ...]:
     """Designs by preference, of which the first that fits is taken (measured on an H200)."""
     if n.dtype in (torch.float16, torch.bfloat16):
-        few = ("cluster", "pair", "split", "decode", "thin", "narrow", "small")
+        few = ("wide", "cluster", "pair", "split", "decode", "thin", "narrow", "small")
         if n.norm and n.tokens < _NORM_TOKENS:
             return (*few, "mma", "product")
         return (*few, "library", "wgmma", "mma", "product")
@@ -275,6 +277,8 @@ def plan(n: Operands, device: Device = H200, design: str | None = None) -> Plan:
             chosen = cluster(n, device, design is not None)
         elif name == "pair":
             chosen = pair(n, device, design is not None)
+        elif name == "wide":
+            chosen = wide(n, device, design is not None)
         elif name == "split":
             chosen = split(n, device, design is not None)
         elif name == "wgmma":

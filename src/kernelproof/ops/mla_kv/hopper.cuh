@@ -196,9 +196,9 @@ __device__ __forceinline__ void product_ready(float (&d)[N]) {
 }
 
 // d (64 x N over a warpgroup) = a (64 x 16) b (16 x N), added to d if `add`; N is twice the length of d.
-// B_ALONG_N: b lies along its columns. The lists are registers and operands of an instruction.
-#define KERNELPROOF_PRODUCT(TYPE, VALUE, N, LENGTH, LIST, A, B, ADD, ALONG, ...) \
-template <int B_ALONG_N> \
+// B_ALONG_N, A_ALONG_M: b, a lie along N, M. The lists are registers and operands of an instruction.
+#define KERNELPROOF_PRODUCT(TYPE, VALUE, N, LENGTH, LIST, A, B, ADD, ALONG, A_ALONG, ...) \
+template <int B_ALONG_N, int A_ALONG_M = 0> \
 __device__ __forceinline__ void product_async(float (&d)[LENGTH], unsigned long long a, \
                                               unsigned long long b, int add, VALUE) { \
   asm volatile( \
@@ -206,10 +206,10 @@ __device__ __forceinline__ void product_async(float (&d)[LENGTH], unsigned long 
       ".reg .pred p;\n" \
       "setp.ne.b32 p, " ADD ", 0;\n" \
       "wgmma.mma_async.sync.aligned.m64n" N "k16.f32." TYPE "." TYPE " {" LIST "}, " A ", " B \
-      ", p, 1, 1, 0, " ALONG ";\n" \
+      ", p, 1, 1, " A_ALONG ", " ALONG ";\n" \
       "}" \
       : __VA_ARGS__ \
-      : "l"(a), "l"(b), "r"(add), "n"(B_ALONG_N)); \
+      : "l"(a), "l"(b), "r"(add), "n"(B_ALONG_N), "n"(A_ALONG_M)); \
 }
 
 // The same with a in registers: a[0] has columns 2 (lane % 4) and the next one of row lane / 4, a[1]
@@ -253,11 +253,11 @@ __device__ __forceinline__ void product_async(float (&d)[LENGTH], const unsigned
       KERNELPROOF_SUMS(112)
 #define KERNELPROOF_PRODUCTS(TYPE, VALUE) \
   KERNELPROOF_PRODUCT(TYPE, VALUE, "64", 32, KERNELPROOF_NAMES_OF_32, "%32", "%33", "%34", "%35", \
-                      KERNELPROOF_SUMS_OF_32) \
+                      "%36", KERNELPROOF_SUMS_OF_32) \
   KERNELPROOF_PRODUCT(TYPE, VALUE, "128", 64, KERNELPROOF_NAMES_OF_64, "%64", "%65", "%66", "%67", \
-                      KERNELPROOF_SUMS_OF_64) \
+                      "%68", KERNELPROOF_SUMS_OF_64) \
   KERNELPROOF_PRODUCT(TYPE, VALUE, "256", 128, KERNELPROOF_NAMES_OF_128, "%128", "%129", "%130", \
-                      "%131", KERNELPROOF_SUMS_OF_128) \
+                      "%131", "%132", KERNELPROOF_SUMS_OF_128) \
   KERNELPROOF_PRODUCT_REGISTERS(TYPE, VALUE, "64", 32, KERNELPROOF_NAMES_OF_32, \
                                 "%32, %33, %34, %35", "%36", "%37", "%38", KERNELPROOF_SUMS_OF_32) \
   KERNELPROOF_PRODUCT_REGISTERS(TYPE, VALUE, "128", 64, KERNELPROOF_NAMES_OF_64, \
