@@ -349,7 +349,8 @@ def _described(error: BaseException, path: str) -> dict[str, Any]:
         status, message, detail = error.status, error.message, error.detail
     elif isinstance(error, SyntaxError):
         status = CompileError.status
-        message = f"{Path(error.filename or path).name}:{error.lineno}: {error.msg}"
+        line = f":{error.lineno}" if error.lineno else ""
+        message = f"{Path(error.filename or path).name}{line}: {error.msg}"
         detail = (error.text or "").rstrip()
     elif isinstance(error, PermissionError):
         message += ". A candidate may read its own folder and what is installed, and write to "
