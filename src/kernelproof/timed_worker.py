@@ -56,6 +56,8 @@ class Timed:
         # seconds of processors, of so many that went by.
         self.resting: Worker | None = None
         self.worked, self.went_by = 0.0, 0.0
+        # Whether somebody has changed priority or processors of this one's process.
+        self.rescheduled = False
         self._early: Future[dict[str, Any]] | None = None
 
     def start(self, pool: Executor) -> None:
@@ -119,6 +121,7 @@ class Timed:
         if self.resting is not None:
             self.worked += self.resting.processor_seconds() - worked
             self.went_by += taken
+            self.rescheduled = self.rescheduled or self.worker.rescheduled
         answer = forms.read("sample", answer, forms.SAMPLED)
         readings, kept = answer["readings"], int(answer["kept"])
         if not readings or not all(isinstance(r, float) and 0 < r < math.inf for r in readings):

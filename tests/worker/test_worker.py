@@ -283,3 +283,12 @@ def test_a_candidates_folder_does_not_hide_packages(tmp_path: Path) -> None:
     )
     with loaded(tmp_path, source=source) as worker:
         assert torch.equal(call(worker, torch.zeros(2))[0]["output"], torch.full((2,), 3.0))
+
+
+def test_it_is_seen_who_changes_how_a_worker_is_scheduled(tmp_path: Path) -> None:
+    """Any process of the same user may, to slow it while it is timed."""
+    with loaded(tmp_path) as worker:
+        assert not worker.rescheduled
+        os.setpriority(os.PRIO_PROCESS, worker.pid, os.getpriority(os.PRIO_PROCESS, 0) + 1)
+        assert worker.rescheduled
+    assert not worker.rescheduled  # it has ended

@@ -168,6 +168,7 @@ class Worker:
         channel.close()
         started, _ = wire.receive(self._channel, 60.0)
         self.pid, self.folder = int(started["pid"]), str(started["folder"])
+        self._image, self._scheduled = processes.image(self.pid), processes.scheduling(self.pid)
         self._sock: socket.socket | None = ours
         # One request at a time; a thread may have started CUDA in it when another loads a module.
         self._lock = threading.RLock()
@@ -262,6 +263,18 @@ class Worker:
         if sock.fileno() not in ready:
             raise wire.Closed
         return max(0.0, timeout - (time.monotonic() - started))
+
+    @property
+    def replaced(self) -> bool:
+        """Whether its process runs another program than it was started with."""
+        now = processes.image(self.pid) if self.alive else ()
+        return bool(now) and bool(self._image) and now != self._image
+
+    @property
+    def rescheduled(self) -> bool:
+        """Whether its niceness, policy or processors are others than at its start."""
+        now = processes.scheduling(self.pid) if self.alive else ()
+        return bool(now) and bool(self._scheduled) and now != self._scheduled
 
     def processor_seconds(self) -> float:
         """What it and all that it has started have taken so far, as this process sees it."""
