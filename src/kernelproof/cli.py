@@ -6,6 +6,7 @@ kernelproof itself. Results go to stdout, progress and errors to stderr.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Sequence
@@ -283,7 +284,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except Exception as error:
         failed = failures.told(error, given)
         if "--json" in given:
-            print_json(failed)
+            with contextlib.suppress(BrokenPipeError):  # nobody reads
+                print_json(failed)
         sys.exit(failed["exit_code"])
     code = code if isinstance(code, int) else 0
     if code == _INTERRUPTED:
