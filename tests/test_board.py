@@ -126,7 +126,7 @@ def test_records_go_out_and_in(url: str, tmp_path: Path, capsys: pytest.CaptureF
     assert code == 0 and [line.split()[:2] for line in out.splitlines()[2:]] == [
         ["1", "b"], ["2", "a"],
     ]  # fmt: skip
-    assert json.loads(play("board", "--json")[1])[0]["rank"] == 1
+    assert json.loads(play("board", "--json")[1])["rows"][0]["rank"] == 1
     code, out, _ = play("compare", "0001", str(path))
     assert code == 0 and out.splitlines()[0].split() == ["a:", "a", "b:", "a"]
     assert "b is SAME: by the ratios to eager" in out

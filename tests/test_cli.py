@@ -133,12 +133,82 @@ def test_an_empty_store_says_what_to_do(run_cli, tmp_path: Path) -> None:
 def test_doctor_answers(run_cli) -> None:
     done = run_cli("doctor", "--json")
     assert done.returncode == 0
-    facts = {fact["name"]: fact for fact in json.loads(done.stdout)}
+    facts = {fact["name"]: fact for fact in json.loads(done.stdout)["facts"]}
     assert facts["torch"]["state"] == "ok"
     assert all(fact["remedy"] for fact in facts.values() if fact["state"] == "missing")
     assert "mla_kv" in facts["problems"]["value"]
     assert facts["confined resources"]["value"].endswith("files of 8.6 GB")
     assert {"confined network", "confined files"} <= set(facts)
+
+
+def test_doctor_answers_without_a_data_folder(run_cli, monkeypatch, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("KERNELPROOF_HOME", str(tmp_path / "file"))
+    done = run_cli("doctor", "--json")
+    assert done.returncode == 0, done.stderr
+    facts = {fact["name"]: fact for fact in json.loads(done.stdout)["facts"]}
+    assert facts["data folder"]["state"] == "missing"
+    assert "KERNELPROOF_HOME" in facts["data folder"]["remedy"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("check", "nosuch", "x"), "no problem 'nosuch'"),
+        (("check", "rms_norm", HONEST, "--nosuch"), "No such option: --nosuch"),
+        (("check", "rms_norm", HONEST, "--timeout", "-4"), "'--timeout'"),
+        (("bench", "rms_norm", HONEST, "--rounds=-3"), "(given: '-3')"),
+        (("session", "log", "nosuch"), "no session begins with 'nosuch'"),
+        (("inspect", "mla_kv/cuda", "--gpu", "nosuch"), "nosuch"),
+        (
+            ("check", "rms_norm", HONEST, "--device", "cpu:7"),
+            "there are cpu, cuda and cuda:<index>",
+        ),
+    ],
+)
+def test_a_usage_error_is_an_object_too(run_cli, words: tuple[str, ...], said: str) -> None:
+    done = run_cli(*words, "--json")
+    assert done.returncode == 2
+    body = json.loads(done.stdout)
+    assert body["status"] == "usage" and body["exit_code"] == 2 and said in body["message"]
+    assert body["message"].splitlines()[0] in done.stderr
+
+
+def test_a_problem_that_prints_does_not_print_into_the_json(run_cli, tmp_path: Path) -> None:
+    problem, candidate = tmp_path / "twice.py", tmp_path / "mine.py"
+    body = "import torch\nclass Model{}(torch.nn.Module):\n    def forward(self, x): return 2 * x\n"
+    problem.write_text(
+        "print('hello')\n" + body.format("") + "def get_inputs():\n    print('drawn')\n"
+        "    return [torch.randn(8)]\n"
+    )
+    candidate.write_text(body.format("New"))
+    done = run_cli("check", str(problem), str(candidate), "--quick", "--json")
+    assert done.returncode == 0 and json.loads(done.stdout)["status"] == "pass", done.stderr
+    assert "hello" in done.stderr and "drawn" in done.stderr
+
+
+def test_a_verdict_is_not_lost_where_the_store_takes_none(run_cli, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.sqlite"
+    broken.write_text("no database" * 100)
+    arguments = ("check", "rms_norm", HONEST, "--quick", "--case", "odd", "--store")
+    done = run_cli(*arguments, f"sqlite:///{broken}", "--json")
+    assert done.returncode == 2 and "is not in the store" in done.stderr
+    assert "KERNELPROOF_STORE names another" in done.stderr and "Background" not in done.stderr
+    assert json.loads(done.stdout)["status"] == "pass"
+
+
+def test_a_report_stays_where_the_new_one_cannot_be_written(tmp_path: Path, monkeypatch) -> None:
+    from kernelproof import outfile
+    from kernelproof.errors import UsageError
+
+    page = tmp_path / "report.html"
+    outfile.write(page, "old")
+    monkeypatch.setattr(
+        Path, "write_text", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "full"))
+    )
+    with pytest.raises(UsageError, match="full"):
+        outfile.write(page, "new")
+    assert page.read_text() == "old" and list(tmp_path.iterdir()) == [page]
 
 
 def test_doctor_tells_whether_torch_has_bytecode(monkeypatch, tmp_path: Path) -> None:

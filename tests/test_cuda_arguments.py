@@ -30,6 +30,11 @@ def test_arguments_take_the_size_of_their_parameter() -> None:
     assert values == (x.data_ptr(), 7, -2, 1.5, 2.5, True, 0, 3.0, b"abcdefgh")
 
 
+def test_a_truth_value_is_as_wide_as_its_parameter() -> None:
+    layout = [(0, 4), (4, 4), (8, 1), (9, 1)]
+    assert struct.unpack("<iibb", packed([True, 5, False, 7], layout)) == (1, 5, 0, 7)
+
+
 def test_another_tensor_at_the_same_place() -> None:
     x, y = torch.zeros(3), torch.zeros(3)
     memory = ctypes.create_string_buffer(8)
@@ -46,6 +51,8 @@ def test_another_tensor_at_the_same_place() -> None:
         ([b"abc"], [(0, 8)], "argument 0 has 3 bytes, the kernel's parameter 8"),
         ([1], [(0, 16)], "argument 0 is 1, and the kernel's parameter has 16 bytes"),
         (["x"], [(0, 8)], "argument 0 is 'x'"),
+        ([torch.zeros(1), 1], [(0, 4), (4, 4)], "the kernel's parameter has 4 bytes"),
+        ([None, 1], [(0, 4), (4, 4)], "argument 0 is None, and the kernel's parameter has 4 bytes"),
     ],
 )
 def test_arguments_that_do_not_fit(args: list[Any], layout: Any, words: str) -> None:

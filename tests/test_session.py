@@ -155,7 +155,9 @@ def test_what_is_no_call_costs_nothing(opened, url: str) -> None:
     for rules, words in (
         (RULES.model_copy(update={"cases": ("none",)}), "has no case"),
         (RULES.model_copy(update={"costs": {"submit": 1}}), "no call 'submit' to give a cost"),
-        (RULES.model_copy(update={"budget": -1}), "whole numbers from 0 on"),
+        (RULES.model_copy(update={"budget": -1}), "budget -1: budgets and costs go from 0"),
+        (RULES.model_copy(update={"budget": 10**30}), "go from 0 to 1,000,000,000"),
+        (RULES.model_copy(update={"costs": {"check": -1}}), "check -1"),
     ):
         with pytest.raises(UsageError, match=words):
             session.start("axpby", rules, store=url)

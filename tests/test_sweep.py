@@ -88,7 +88,7 @@ def test_a_sweep_from_end_to_end(files: tuple[str, str], tmp_path: Path, capsys:
     store = f"sqlite:///{tmp_path}/records.sqlite"
     common = ["--rounds", "2", "--seeds", "1", "--store", store, "--device", "cpu", "--json"]
     assert command("bench", *files, "--sweep", "rows=8:16:x2", *common) == 0
-    records = json.loads(capsys.readouterr().out)
+    records = json.loads(capsys.readouterr().out)["records"]
     assert [record["sweep"]["value"] for record in records] == [8, 16]
     assert len({record["sweep"]["id"] for record in records}) == 1
     moved = [record["timing"]["work"] for record in records]

@@ -136,7 +136,7 @@ def test_the_demo_runs(run: Run, tmp_path: Path, root: Path) -> None:
 def test_the_doctor_runs(run: Run, tmp_path: Path) -> None:
     done = run("kernelproof", "doctor", "--json")
     assert done.returncode == 0, done.stderr
-    facts = {fact["name"]: fact["value"] for fact in json.loads(done.stdout)}
+    facts = {fact["name"]: fact["value"] for fact in json.loads(done.stdout)["facts"]}
     assert facts["data folder"] == str(tmp_path / "home")
     assert {"rms_norm", *shipped_operators()} <= set(facts["problems"].split(", "))
 

@@ -29,14 +29,15 @@ SeedsOpt = Annotated[int, typer.Option(min=1, help="Random inputs for the first 
 SeedOpt = Annotated[int | None, typer.Option(help="Replay: derive all seeds from this number.")]
 CaseOpt = Annotated[list[str] | None, typer.Option("--case", help="Only this case; repeatable.")]
 BytesOpt = Annotated[
-    int | None, typer.Option("--max-bytes", help="Leave out cases with larger inputs.")
+    int | None, typer.Option("--max-bytes", min=1, help="Leave out cases with larger inputs.")
 ]
 SizeOpt = Annotated[
     list[str] | None,
     typer.Option("--size", help="NAME=VALUE for a module-level constant; repeatable."),
 ]
 ShrinkOpt = Annotated[
-    int | None, typer.Option(help="Halve the problem's sizes until its inputs fit in these bytes.")
+    int | None,
+    typer.Option(min=1, help="Halve the problem's sizes until its inputs fit in these bytes."),
 ]
 QuickOpt = Annotated[
     bool, typer.Option("--quick", help="Declared cases and one seed only: while you edit.")
@@ -54,7 +55,7 @@ TrainingOpt = Annotated[
         help="Modules in training mode: batch statistics, dropout drawn under the seed.",
     ),
 ]
-TimeoutOpt = Annotated[float, typer.Option(help="Seconds that a call may take.")]
+TimeoutOpt = Annotated[float, typer.Option(min=0.1, help="Seconds that a call may take.")]
 StoreOpt = Annotated[
     str | None, typer.Option(help="Record store (SQLAlchemy URL). Default: the data folder's.")
 ]
@@ -77,7 +78,7 @@ VsOpt = Annotated[
     ),
 ]
 RoundsOpt = Annotated[int, typer.Option(min=2, help="Interleaved rounds at most.")]
-SecondsOpt = Annotated[float, typer.Option(help="No new round after this time.")]
+SecondsOpt = Annotated[float, typer.Option(min=0.0, help="No new round after this time.")]
 GpuOpt = Annotated[
     str | None,
     typer.Option(

@@ -41,6 +41,12 @@ def load(where: str | Path) -> Candidate:
     if path.is_dir():
         entry, name, sources = _folder_entry(path), path.name, _folder_sources(path)
         folder = path
+    elif path.suffix != ".py":
+        # Its text would be kept as a source, and shown to whoever asks.
+        raise CandidateNotFound(
+            f"{str(where)!r} is no Python file: give a .py file with class ModelNew, or a folder "
+            "that holds one"
+        )
     else:
         entry, name, sources = path, path.stem, _file_sources(path)
         folder = path.parent

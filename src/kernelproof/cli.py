@@ -6,10 +6,9 @@ kernelproof itself. Results go to stdout, progress and errors to stderr.
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import json
 import sys
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -19,6 +18,7 @@ import typer
 from kernelproof import (
     __version__,
     commands,
+    failures,
     mcp_command,
     openmp,
     outfile,
@@ -63,6 +63,8 @@ from kernelproof.suite.verdict_commands import app as suite_app
 if TYPE_CHECKING:
     from kernelproof.options import Options
     from kernelproof.types import Record
+
+_INTERRUPTED = 130
 
 app = typer.Typer(
     name="kernelproof",
@@ -118,7 +120,9 @@ def check(
     elif repro is not None:
         raise UsageError(f"--repro {repro} goes with one candidate; {candidate} holds several")
     else:
-        _finish_all(*batch.judge_each(*many, judged, lambda r: _keep([r], store)), json_)
+        lost: list[int] = []
+        done = batch.judge_each(*many, judged, lambda r: lost.append(_keep([r], store)))
+        _finish_all(*done, json_, max(lost, default=0))
 
 
 @app.command()
@@ -182,14 +186,14 @@ def demo(
         _climb(ladder, device, output, json_, store)
     with Shown() as progress:
         records = run(quick=quick, device=device, progress=progress)
-    _keep(records, store)
+    lost = _keep(records, store)
     outfile.write(output, render(records))
     if json_:
         print_json({"records": [_as_json(r) for r in records], "report": str(output)})
     else:
         print(summary(records))
         print(f"\nreport: {output}")
-    raise typer.Exit(0 if all(r.status == "pass" for r in records) else 1)
+    raise typer.Exit(lost or (0 if all(r.status == "pass" for r in records) else 1))
 
 
 @app.command()
@@ -267,44 +271,28 @@ def _root(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point: runs a command and turns errors into exit codes."""
+    """Entry point: runs a command and turns errors into exit codes; under ``--json`` one that is
+    not carried out prints an object too, which says why."""
     openmp.wait_passively()
     timeline.begin()
+    given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        app(args=list(arguments) if arguments is not None else None)
-    except KernelproofError as error:
-        print(f"kernelproof: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        with commands.only_json("--json" in given):
+            code = app(args=given, standalone_mode=False)
     except KeyboardInterrupt:
+        code = _INTERRUPTED
+    except Exception as error:
+        failed = failures.told(error, given)
+        if "--json" in given:
+            with contextlib.suppress(BrokenPipeError):  # nobody reads
+                print_json(failed)
+        sys.exit(failed["exit_code"])
+    code = code if isinstance(code, int) else 0
+    if code == _INTERRUPTED:
         print("kernelproof: interrupted", file=sys.stderr)
-        sys.exit(130)
-    except OSError as error:
-        words = _unwritable(error)
-        if words is None:
-            _internal()
-        print(f"kernelproof: {words}", file=sys.stderr)
-        sys.exit(UsageError.exit_code)
-    except Exception:
-        _internal()
-
-
-def _unwritable(error: OSError) -> str | None:
-    """Words for a folder or disk that takes no files; None for any other error."""
-    if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT):
-        return None
-    from kernelproof.home import home
-
-    return (
-        f"cannot write {error.filename or 'a file'}: {error.strerror}; the data folder is "
-        f"{home()}, and KERNELPROOF_HOME names another"
-    )
-
-
-def _internal() -> NoReturn:
-    """Not foreseen: our own fault, which must not look like the candidate's."""
-    traceback.print_exc()
-    print("kernelproof: an internal error; please report it with the above", file=sys.stderr)
-    sys.exit(KernelproofError.exit_code)
+        if "--json" in given:
+            print_json({"status": "interrupted", "message": "interrupted", "exit_code": code})
+    sys.exit(code)
 
 
 def _options(**fields: Any) -> Options:
@@ -339,7 +327,7 @@ def _climb(
         found = ladder.climb(problem, device, progress)
     records = [record for _, record in found]
     unexpected = [words for rung, record in found if (words := ladder.unexpected(rung, record))]
-    _keep(records, store)
+    lost = _keep(records, store)
     outfile.write(output, render(records))
     if json_:
         both = [{"rung": g.name, "expected": g.expect, **_as_json(r)} for g, r in found]
@@ -349,7 +337,7 @@ def _climb(
         passing = sum(record.status == "pass" for record in records)
         print(f"\n{len(found)} designs, {passing} pass; {len(unexpected)} not as they must")
         print("\n".join([*unexpected, f"report: {output}"]))
-    raise typer.Exit(1 if unexpected else 0)
+    raise typer.Exit(lost or (1 if unexpected else 0))
 
 
 def _sweep(
@@ -357,16 +345,22 @@ def _sweep(
 ) -> None:
     from kernelproof import sweep as sweeps
 
+    lost: list[int] = []
     with Shown() as progress:
         wanted = sweeps.parse(sweep), sweeps.with_baselines(options)
-        done = sweeps.run(problem, candidate, *wanted, progress, lambda r: _keep([r], store))
-    print(sweeps.text(*done)) if not json_ else print_json([_as_json(r) for r in done[0]])
-    raise typer.Exit(0 if all(r.status == "pass" for r in done[0]) else 1)
+        done = sweeps.run(
+            problem, candidate, *wanted, progress, lambda r: lost.append(_keep([r], store))
+        )
+    print(sweeps.text(*done)) if not json_ else print_json(
+        {"records": [_as_json(r) for r in done[0]]}
+    )
+    failed = any(r.status != "pass" for r in done[0])
+    raise typer.Exit(max(lost, default=0) or int(failed))
 
 
 def _finish(record: Record, json_: bool, store: str | None, repro: Path | None = None) -> None:
     with timeline.span("store the record"):
-        _keep([record], store)
+        lost = _keep([record], store)
     from kernelproof.report import detail
 
     if repro is not None and record.reproducer:
@@ -378,29 +372,33 @@ def _finish(record: Record, json_: bool, store: str | None, repro: Path | None =
         if record.reproducer:
             shown = f"python {repro}" if repro else "the same with --repro FILE writes a script"
             print(f"show it  {shown} (plain PyTorch, exits with 1 until the candidate is right)")
-    raise typer.Exit(0 if record.status == "pass" else 1)
+    raise typer.Exit(lost or (0 if record.status == "pass" else 1))
 
 
-def _finish_all(records: Sequence[Record], faults: int, json_: bool) -> None:
+def _finish_all(records: Sequence[Record], faults: int, json_: bool, lost: int) -> None:
     from kernelproof.report import summary
 
     if json_:
-        print_json([_as_json(record) for record in records])
+        print_json({"records": [_as_json(record) for record in records], "faults": faults})
     else:
         print(summary(records))
         for r in records:
             if r.status != "pass":
                 print(f"\n{r.candidate.name}: {r.status}: {r.verdict.message}")
     failed = any(record.status != "pass" for record in records)
-    raise typer.Exit(KernelproofError.exit_code if faults else int(failed))
+    raise typer.Exit(KernelproofError.exit_code if faults else lost or int(failed))
 
 
-def _keep(records: Sequence[Record], url: str | None) -> None:
+def _keep(records: Sequence[Record], url: str | None) -> int:
+    """The exit code where the store does not take them, else 0."""
     from kernelproof.store import Store
 
-    store = Store(url)
-    for record in records:
-        store.add(record)
+    def keep() -> None:
+        store = Store(url)
+        for record in records:
+            store.add(record)
+
+    return failures.kept(keep)
 
 
 def _as_json(record: Record) -> dict[str, Any]:

@@ -3,10 +3,12 @@ emulated, and new files. `cli` makes them part of the command line."""
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -72,7 +74,7 @@ def inspect(
 
     wish = Wish(gpu, problem, case, tuple(launch or ()), tuple(kernel or ()), compiler, record,
                 sanitize, ncu)  # fmt: skip
-    print(told(candidate, wish, json_))
+    (print_json_text if json_ else print)(told(candidate, wish, json_))
 
 
 def lint(
@@ -129,7 +131,7 @@ def doctor(json_: JsonOpt = False) -> None:
 
     facts = examine()
     if json_:
-        print_json([fact.model_dump() for fact in facts])
+        print_json({"facts": [fact.model_dump() for fact in facts]})
     else:
         print(render(facts))
 
@@ -170,8 +172,31 @@ def as_json(value: Any) -> str:
     return json.dumps(value, indent=1)
 
 
+_json_to: TextIO | None = None
+
+
+@contextlib.contextmanager
+def only_json(wanted: bool) -> Iterator[None]:
+    """Inside, stdout is for `print_json` alone if that is ``wanted``; what else is printed, such as
+    by a problem's own code, goes to stderr."""
+    global _json_to
+    if not wanted:
+        yield
+        return
+    before, _json_to = _json_to, sys.stdout
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _json_to = before
+
+
 def print_json(value: Any) -> None:
-    print(as_json(value))
+    print_json_text(as_json(value))
+
+
+def print_json_text(text: str) -> None:
+    print(text, file=_json_to)
 
 
 def ladder_page(results: Path, output: Path, json_: bool) -> None:

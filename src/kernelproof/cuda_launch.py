@@ -228,19 +228,18 @@ class Packer:
 
 def _packed_as(arg: Any, number: int, size: int) -> tuple[str, Callable[[Any], Any] | None]:
     """The letter of `struct` for an argument, and what makes its value; None for the value."""
-    if arg is None:
+    # What is packed has the size of its parameter, or all behind it would lie at wrong places.
+    if arg is None and size == 8:
         return "Q", lambda _: 0
-    if isinstance(arg, bool):
-        return "?", None
     if isinstance(arg, int):
-        letters = {1: "b", 2: "h", 4: "i", 8: "q"}
+        letters = {1: "?" if isinstance(arg, bool) else "b", 2: "h", 4: "i", 8: "q"}
         if size in letters:
             return letters[size], None
     if isinstance(arg, float):
         letters = {2: "e", 4: "f", 8: "d"}
         if size in letters:
             return letters[size], None
-    if hasattr(arg, "data_ptr"):
+    if hasattr(arg, "data_ptr") and size == 8:
         return "Q", type(arg).data_ptr
     if hasattr(arg, "encoded"):  # a TensorMap
         return f"{size}s", lambda value: _exactly(value.encoded(), number, size)

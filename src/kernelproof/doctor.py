@@ -12,6 +12,7 @@ from typing import Literal
 
 from kernelproof.build.cache import compiler_identity
 from kernelproof.build.compiler import nvcc_path
+from kernelproof.errors import UsageError
 from kernelproof.home import home
 from kernelproof.problem import known_problems
 from kernelproof.types import Frozen
@@ -42,11 +43,19 @@ def examine() -> list[Fact]:
             "pip install 'kernelproof[cuda]', or have nvdisasm on the PATH",
         ),
         _package("triton", "Triton candidates", "pip install 'kernelproof[triton]'"),
-        *_protections(),
-        _floors(),
-        _data_folder(),
+        *_in_the_data_folder(),
         Fact(name="problems", state="info", value=", ".join(sorted(known_problems()))),
     ]
+
+
+def _in_the_data_folder() -> list[Fact]:
+    """The folder, and what needs it."""
+    try:
+        home()
+    except UsageError as error:
+        why, _, remedy = str(error).rpartition("; ")
+        return [Fact(name="data folder", state="missing", value=why, remedy=remedy)]
+    return [*_protections(), _floors(), _data_folder()]
 
 
 def _data_folder() -> Fact:

@@ -16,17 +16,26 @@ A message names the value received, what is accepted, and, where there is one, t
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class KernelproofError(Exception):
-    """Base of all errors; ``exit_code`` is the command line's answer to it."""
+    """Base of all errors; ``exit_code`` is the command line's answer to it, and ``status`` the word
+    that its JSON has."""
 
     exit_code = 3
+    status = "fault"
+
+    def as_dict(self) -> dict[str, Any]:
+        """What a command prints of it under ``--json``."""
+        return {"status": self.status, "message": str(self), "exit_code": self.exit_code}
 
 
 class UsageError(KernelproofError):
     """The request cannot be carried out as written."""
 
     exit_code = 2
+    status = "usage"
 
 
 class ProblemError(UsageError):
@@ -52,6 +61,9 @@ class CandidateError(KernelproofError):
         super().__init__(message)
         self.message = message
         self.detail = detail
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**super().as_dict(), "detail": self.detail}
 
 
 class CompileError(CandidateError):

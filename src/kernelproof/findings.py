@@ -86,7 +86,8 @@ class Findings:
     def _tripped(self, verdict: Verdict) -> tuple[list[Check], Verdict | None]:
         """Checks of the tripwires, and of what else was seen; or the verdict where they could not
         be asked."""
-        seen = evidence.intruded(intruders.taken())
+        strange = ["its process runs another program"] if self.subject.worker.replaced else []
+        seen = evidence.intruded([*intruders.taken(), *strange])
         try:
             self.ask()
         except CandidateError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
@@ -41,8 +42,16 @@ def placed(
             raise UsageError(f"the file name {file!r} leads out of the candidate's folder")
     if files and "candidate.py" in files:
         raise UsageError("files must not hold candidate.py: that is the candidate itself")
-    key = content_key(name, *(part for item in sorted(texts.items()) for part in item))
-    folder = home() / "sessions" / session / key
-    root = folder / name if files else folder
-    keep(root, texts)
+    try:
+        key = content_key(name, *(part for item in sorted(texts.items()) for part in item))
+        folder = home() / "sessions" / session / key
+        root = folder / name if files else folder
+        keep(root, texts)
+    except (ValueError, FileExistsError, NotADirectoryError) as error:
+        # No UTF-8, a zero byte in a name, a file that is a folder of another.
+        raise UsageError(f"the candidate's texts are no files: {error}") from error
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        raise UsageError(f"a name of the candidate's is too long: {error.filename}") from error
     return root if files else root / f"{name}.py"

@@ -61,15 +61,12 @@ class Wish:
 
 
 def told(where: str, wish: Wish, as_json: bool) -> str:
-    """`inspect` for the command line: text, or one JSON object, also of an error, which is raised
-    once its JSON, or on stderr the compiler's own lines, are printed."""
+    """`inspect` for the command line: text, or one JSON object. An error is raised once the
+    compiler's own lines are on stderr, where its JSON will not have them."""
     try:
         found = inspect(where, wish)
     except CandidateError as error:
-        if as_json:
-            body = {"status": error.status, "message": error.message, "detail": error.detail}
-            print(json.dumps(body, indent=1))
-        elif error.detail:
+        if error.detail and not as_json:
             print(error.detail, file=sys.stderr)
         raise
     if not as_json:

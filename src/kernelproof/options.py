@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import get_args
 
+from kernelproof.errors import UsageError
 from kernelproof.types import Level
 
 
@@ -50,3 +52,16 @@ class Options:
     training: bool = False
     sanitize: bool = False
     ncu: bool = False
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for what would look like a fault of the candidate."""
+        least = {
+            "seeds": 1, "rounds": 2, "seconds": 0.0, "max_bytes": 1, "shrink_to": 1,
+            "build_timeout": 0.1, "call_timeout": 0.1, "compile_timeout": 0.1, "memory": 1,
+        }  # fmt: skip
+        for name, low in least.items():
+            value = getattr(self, name)
+            if value is not None and not value >= low:
+                raise UsageError(f"{name}={value!r}: at least {low} is accepted")
+        if self.level not in get_args(Level):
+            raise UsageError(f"level={self.level!r}: there are {', '.join(get_args(Level))}")

@@ -20,8 +20,15 @@ def check(path: Path) -> None:
 
 
 def write(path: Path, text: str) -> None:
-    """Write ``text`` as UTF-8. Raises UsageError where that fails."""
+    """Write ``text`` as UTF-8; an older file stays until the new one is whole. Raises UsageError
+    where that fails."""
+    # What is no plain file (/dev/stdout) is written to, not replaced.
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    into = path if (path.exists() and not path.is_file()) or path.is_symlink() else part
     try:
-        path.write_text(text, encoding="utf-8")
+        into.write_text(text, encoding="utf-8")
+        if into is part:
+            part.replace(path)
     except OSError as error:
+        part.unlink(missing_ok=True)
         raise UsageError(f"cannot write {path}: {error.strerror}") from error

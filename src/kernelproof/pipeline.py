@@ -250,7 +250,7 @@ def device_for(asked: str | None, candidate: Candidate) -> str:
         gpu = torch.cuda.is_available() and candidate.language not in _CPU_LANGUAGES
         return "cuda" if gpu else "cpu"
     kind = asked.split(":")[0]
-    if kind not in ("cpu", "cuda"):
+    if asked != "cpu" and kind != "cuda":
         raise UsageError(f"no device {asked!r}; there are cpu, cuda and cuda:<index>")
     if kind == "cuda" and not torch.cuda.is_available():
         raise UsageError(f"device {asked!r}: torch sees no CUDA GPU here; see `kernelproof doctor`")

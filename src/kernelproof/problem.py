@@ -22,13 +22,14 @@ and optionally ``get_init_inputs()``. Optional names add what that form lacks:
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import functools
 import hashlib
 import inspect
 import math
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -81,7 +82,14 @@ class Reference:
         """Fresh inputs for ``case``; the caller has seeded torch (see `drawn`)."""
         # A problem may remember what it has made last.
         self._last.clear()
-        made = list(self.module.get_inputs(**case.sizes))
+        given = self.module.get_inputs(**case.sizes)
+        # A tensor alone could be gone through as well, row by row.
+        if not isinstance(given, Iterable) or type(given).__name__ in ("Tensor", "dict", "str"):
+            raise ProblemError(
+                f"get_inputs of {self.problem.path} returns a {type(given).__name__}; it must "
+                "return a list of what forward takes, such as [torch.randn(8)]"
+            )
+        made = list(given)
         self._sizes[repr(case.sizes)] = resize.tensor_bytes(made)
         return made
 
@@ -289,11 +297,29 @@ def _import(path: Path, sizes: Mapping[str, Size]) -> ModuleType:
         return import_file(path, "problem", tree)
     except KeyError as error:
         if error.args and error.args[0] in sizes:
-            raise ProblemError(f"{path} sets no module-level constant {error.args[0]!r}") from None
-        raise ProblemError(f"{path} does not import: KeyError: {error}") from error
+            raise ProblemError(_no_constant(path, str(error.args[0]))) from None
+        words = f"{path}{_line(error, path)} does not import: KeyError: {error}"
+        raise ProblemError(words) from error
     except Exception as error:
         last = traceback.format_exception_only(type(error), error)[-1].strip()
-        raise ProblemError(f"{path} does not import: {last}") from error
+        raise ProblemError(f"{path}{_line(error, path)} does not import: {last}") from error
+
+
+def _line(error: Exception, path: Path) -> str:
+    """Such as ":12", where the line of the file is known."""
+    if isinstance(error, SyntaxError) and error.filename == str(path):
+        return f":{error.lineno}" if error.lineno else ""
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
+    return f":{lines[-1]}" if lines else ""
+
+
+def _no_constant(path: Path, name: str) -> str:
+    """The file may not import as it is: its sizes are told where it does."""
+    words = f"{path} sets no module-level constant {name!r}"
+    with contextlib.suppress(ProblemError):
+        sizes = resize.size_constants(path.read_text(), vars(_import(path, {})))
+        words += f"; --size takes {', '.join(sizes)}" if sizes else "; it has no sizes to change"
+    return words
 
 
 def _shrunk(path: Path, module: ModuleType, sizes: dict[str, Size], limit: int) -> dict[str, Size]:

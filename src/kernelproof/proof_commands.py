@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from kernelproof import failures
 from kernelproof.arguments import (
     BaselineOpt,
     BytesOpt,
@@ -29,6 +31,7 @@ from kernelproof.arguments import (
     TrainingOpt,
 )
 from kernelproof.commands import level_of, print_json, sizes_of
+from kernelproof.errors import UsageError
 from kernelproof.progress import Shown
 
 
@@ -75,14 +78,19 @@ def prove(
         made = proving.prove(
             problem, candidate, request=request, device=device, seed=seed, progress=progress
         )
-    written = proof_file.write(made, output)
-    Store(store).add(made.record)
+    lost = failures.kept(lambda: Store(store).add(made.record))
+    try:
+        written = proof_file.write(made, output)
+    except UsageError:
+        # What was found out is not lost with the file.
+        print(detail(made.record), file=sys.stderr)
+        raise
     if json_:
         print_json({"status": made.record.status, "file": str(output), "sha256": written})
     else:
         print(detail(made.record))
         print(f"\nproof    {output}, sha256 {written}\nagain    kernelproof verify {output}")
-    raise typer.Exit(0 if made.record.status == "pass" else 1)
+    raise typer.Exit(lost or (0 if made.record.status == "pass" else 1))
 
 
 def verify(

@@ -58,6 +58,7 @@ def write(proof: Proof, path: Path) -> str:
         temporary.write_bytes(canonical(body))
         temporary.replace(path)
     except OSError as error:
+        temporary.unlink(missing_ok=True)
         raise UsageError(f"cannot write {path}: {error.strerror}; -o takes a file") from error
     return str(body[_HASH])
 

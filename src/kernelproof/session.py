@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from kernelproof.session_calls import Outcome
 
 Candidate = str | Path
+_MOST_CALLS = 1_000_000_000
 _KINDS = ("compile", "check", "bench", "inspect")
 
 
@@ -70,8 +71,9 @@ def start(
     unknown = sorted(set(rules.costs) - set(_KINDS))
     if unknown:
         raise UsageError(f"no call {unknown[0]!r} to give a cost; there are {', '.join(_KINDS)}")
-    if rules.budget < 0 or any(cost < 0 for cost in rules.costs.values()):
-        raise UsageError("a budget and costs are whole numbers from 0 on")
+    for name, count in {"budget": rules.budget, **rules.costs}.items():
+        if not 0 <= count <= _MOST_CALLS:
+            raise UsageError(f"{name} {count}: budgets and costs go from 0 to {_MOST_CALLS:,}")
     path = problems.find(problem).resolve()
     if rules.cases or rules.sizes or rules.shrink_to is not None:
         found = problems.load(path, dict(rules.sizes), rules.shrink_to).problem

@@ -28,7 +28,7 @@ from kernelproof.arguments import (
     StoreOpt,
     TimeoutOpt,
 )
-from kernelproof.commands import as_json, print_json, sizes_of
+from kernelproof.commands import as_json, print_json, print_json_text, sizes_of
 from kernelproof.errors import UsageError
 from kernelproof.progress import Shown
 from kernelproof.resident import client, launch, place
@@ -182,7 +182,7 @@ def list_(
     from kernelproof.report.sessions import listed
 
     found = sessions.sessions(count, store=store)
-    print(listed(found)) if not json_ else print_json([_plain(one) for one in found])
+    print(listed(found)) if not json_ else print_json({"sessions": [_plain(one) for one in found]})
 
 
 @app.command()
@@ -301,7 +301,7 @@ def _call(ask: client.Ask) -> None:
         told = carried_out(
             ask.what, ask.session, ask.candidate, ask.short, ask.json, ask.store, progress
         )
-    print(told.text)
+    (print_json_text if ask.json else print)(told.text)
     if told.closed:
         client.stop(ask.session)
     raise typer.Exit(told.exit_code)

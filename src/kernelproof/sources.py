@@ -70,7 +70,7 @@ def lay(sources: Sources, folder: Path) -> Path:
     """Write the files below ``folder``; the path by which the problem or candidate is found there.
 
     Raises:
-        UsageError: a file name that leads out of the folder.
+        UsageError: a file name that leads out of the folder, or that there cannot be.
     """
     root = folder / sources.name if sources.is_folder else folder
     if Path(sources.name).name != sources.name or sources.name in ("", ".", ".."):
@@ -79,10 +79,13 @@ def lay(sources: Sources, folder: Path) -> Path:
         pure = PurePosixPath(name)
         if pure.is_absolute() or ".." in pure.parts or not pure.parts:
             raise UsageError(f"the file name {name!r} leads out of the candidate's folder")
-    for name, text in sources.files.items():
-        _parented(root / name).write_bytes(text.encode())
-    for name, data in sources.binary.items():
-        _parented(root / name).write_bytes(base64.b64decode(data))
+    try:
+        for name, text in sources.files.items():
+            _parented(root / name).write_bytes(text.encode())
+        for name, data in sources.binary.items():
+            _parented(root / name).write_bytes(base64.b64decode(data))
+    except (ValueError, FileExistsError, NotADirectoryError) as error:
+        raise UsageError(f"the sources are no files: {error}") from error
     return root if sources.is_folder else root / sources.entry
 
 

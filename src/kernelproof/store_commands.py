@@ -30,7 +30,7 @@ def board(
 
     rows = boards.board(problem, baseline, store=store)
     if json_:
-        print_json([json.loads(row.model_dump_json()) for row in rows])
+        print_json({"rows": [json.loads(row.model_dump_json()) for row in rows]})
     elif rows:
         print(shown(rows))
     else:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kernelproof import forms
 from kernelproof.errors import CandidateCrash, CandidateError, UnsupportedError
 from kernelproof.types import Build, Candidate, Verdict
 from kernelproof.worker import Worker, landlock
@@ -24,20 +25,6 @@ if TYPE_CHECKING:
 # Languages whose launches can be interpreted without a GPU.
 EMULATED = ("cuda-nvrtc", "cuda-inline", "cuda-stable", "triton")
 _HOST_CODE = ("cuda-inline", "cuda-stable")
-# What a worker tells, and of which type: it can send anything.
-_FACTS = {
-    "output": object, "mutated": list, "overrun": list, "views_input": list, "reused": list,
-    "overlaps": list, "devices": list, "emulated": (dict, type(None)), "refused": list,
-}  # fmt: skip
-_LOADED = {
-    "import_seconds": float, "construct_seconds": float, "weights": str,
-    "alike": (bool, type(None)),
-}  # fmt: skip
-_TRACED = {"tripwires": dict, "profile": (dict, type(None))}
-_TRIPWIRES = {"patched": list, "seen": list, "opened": list, "threads": int}
-_PROFILE = {"seconds": float, "library": float, "names": list}
-_CAPTURED = {"modules": list, "stopped": str}
-_KERNEL = {"name": str, "seconds": float, "count": int, "grid": list, "block": list, "shared": int}
 
 
 class CandidateProcess:
@@ -105,7 +92,7 @@ class CandidateProcess:
             current=self.current,
             training=self.options.training,
         )
-        form("load", answer, _LOADED)
+        answer = forms.read("load", answer, forms.LOAD)
         self.loaded = True
         if not self.built:
             self.import_seconds = answer["import_seconds"]
@@ -126,10 +113,8 @@ class CandidateProcess:
         )
         # A candidate can write to its worker's channel: what comes is taken for what it looks like.
         if not isinstance(answer, list) or len(answer) != repeats:
-            raise nonsense("call", answer)
-        for run in answer:
-            form("call", run, _FACTS)
-        return answer
+            raise forms.nonsense("call", answer)
+        return [forms.read("call", run, forms.CALL) for run in answer]
 
     def gradients(self, inputs: list[Any], seed: int) -> list[Any]:
         """Gradients for ``inputs``, the last of which are the cotangents; see `backward`."""
@@ -137,7 +122,7 @@ class CandidateProcess:
             "gradients", timeout=self.options.call_timeout, payload=(inputs, seed)
         )  # fmt: skip
         if not isinstance(answer, list):
-            raise nonsense("gradients", answer)
+            raise forms.nonsense("gradients", answer)
         return answer
 
     def another(self, device: str = "") -> CandidateProcess:
@@ -155,34 +140,26 @@ class CandidateProcess:
 
     def traced(self, inputs: list[Any] | None) -> dict[str, Any]:
         """What the worker's tripwires saw, and a profile of one call where ``inputs`` are given."""
-        answer: dict[str, Any] = self._ask(
-            "traced", timeout=self.options.call_timeout, payload=inputs
-        )
-        form("traced", answer, _TRACED)
-        form("traced", answer["tripwires"], _TRIPWIRES)
-        if answer["profile"] is not None:
-            form("traced", answer["profile"], _PROFILE)
-        return answer
+        answer = self._ask("traced", timeout=self.options.call_timeout, payload=inputs)
+        told: dict[str, Any] = forms.read("traced", answer, forms.TRACED)
+        return told
 
     def captured(self, gpu: str, multiprocessors: int, payload: Any) -> dict[str, Any]:
         """The kernels of the candidate compiled for ``gpu``, and its launches in one call;
         ``payload`` as of `inspect.capture`."""
-        answer: dict[str, Any] = self._ask(
+        answer = self._ask(
             "capture", timeout=self.options.build_timeout, payload=payload, gpu=gpu,
             multiprocessors=multiprocessors, path=self.candidate.path, kind="candidate",
             attr="ModelNew", device="cpu", language=self.candidate.language, threads=threads(),
         )  # fmt: skip
-        form("capture", answer, _CAPTURED)
-        return answer
+        told: dict[str, Any] = forms.read("capture", answer, forms.CAPTURED)
+        return told
 
     def kernel_times(self, inputs: list[Any]) -> list[dict[str, Any]]:
         """The kernels of one call of the constructed candidate on the GPU; see `worker.kernels`."""
         answer = self._ask("kernels", timeout=self.options.call_timeout, payload=inputs)
-        if not isinstance(answer, list):
-            raise nonsense("kernels", answer)
-        for one in answer:
-            form("kernels", one, _KERNEL)
-        return answer
+        told: list[dict[str, Any]] = forms.read("kernels", answer, forms.KERNELS)
+        return told
 
     def build_ahead(self, capability: str) -> None:
         """Import the candidate, whose builds are then in the cache; for a GPU of ``capability``,
@@ -230,19 +207,6 @@ class CandidateProcess:
                 f"failed: {error.message}. It needs an NVIDIA GPU; see `kernelproof doctor`",
                 error.detail,
             ) from error
-
-
-def form(do: str, answer: Any, fields: dict[str, Any]) -> None:
-    """Raises CandidateCrash where ``answer`` is no dict with ``fields`` of these types."""
-    if not isinstance(answer, dict):
-        raise nonsense(do, answer)
-    for name, kind in fields.items():
-        if name not in answer or not isinstance(answer[name], kind):
-            raise nonsense(do, {name: answer.get(name)})
-
-
-def nonsense(do: str, answer: Any) -> CandidateCrash:
-    return CandidateCrash(f"the worker sent nonsense in answer to {do!r}: {answer!r:.80}")
 
 
 def payload_of(reference: Reference, case: Case, seed: int) -> tuple[Any, Any, int, Any]:

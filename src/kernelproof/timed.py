@@ -106,6 +106,10 @@ def _rest(field: Field, mine: Timed) -> Check:
     their call, on a busy machine into the time of the others: before anybody is accused it is
     looked at again after a pause."""
     others: list[Timed] = [*field.baselines.values(), field.floor, *field.rivals.values()]
+    # Rivals are candidates, who may do that to themselves.
+    slowed = [name for name, one in field.baselines.items() if one.rescheduled]
+    if slowed or field.floor.rescheduled:
+        return clocks.not_at_rest([*slowed, *([field.floor.name] if not slowed else [])])
     usual = mine.worked / mine.went_by if mine.went_by else 0.0
 
     def look(attempt: int) -> Check:

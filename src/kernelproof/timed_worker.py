@@ -8,8 +8,9 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future, wait
 from typing import TYPE_CHECKING, Any
 
+from kernelproof import forms
 from kernelproof.errors import CandidateCrash
-from kernelproof.subject import form, nonsense, threads
+from kernelproof.subject import threads
 from kernelproof.timing import Drawn, Fresh, Picks
 from kernelproof.types import Clock
 from kernelproof.worker import Worker, packing
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 # The clocks that a contestant can have; those of single calls on a GPU have inputs of their own.
 CLOCKS: tuple[Clock, ...] = ("host", "device", "cold", "single", "warm")
 _PART = {"cold": 1, "single": 2}
-_PREPARED = {"first": float, "host": float, "graph": int, "problem": str}
-_SAMPLED = {"readings": list, "kept": int}
 
 
 class Timed:
@@ -57,6 +56,8 @@ class Timed:
         # seconds of processors, of so many that went by.
         self.resting: Worker | None = None
         self.worked, self.went_by = 0.0, 0.0
+        # Whether somebody has changed priority or processors of this one's process.
+        self.rescheduled = False
         self._early: Future[dict[str, Any]] | None = None
 
     def start(self, pool: Executor) -> None:
@@ -81,8 +82,8 @@ class Timed:
 
     def _prepared(self) -> dict[str, Any]:
         sets = self.fresh.sets(0, self.fresh.most)
-        answer: dict[str, Any] = self._ask("prepare", payload=self._payload(sets), graph=True)
-        form("prepare", answer, _PREPARED)
+        answer = self._ask("prepare", payload=self._payload(sets), graph=True)
+        answer = forms.read("prepare", answer, forms.PREPARED)
         self.graph_calls = int(answer["graph"])
         return {**answer, "build": self.built[0], "construction": self.built[1]}
 
@@ -120,7 +121,8 @@ class Timed:
         if self.resting is not None:
             self.worked += self.resting.processor_seconds() - worked
             self.went_by += taken
-        form("sample", answer, _SAMPLED)
+            self.rescheduled = self.rescheduled or self.worker.rescheduled
+        answer = forms.read("sample", answer, forms.SAMPLED)
         readings, kept = answer["readings"], int(answer["kept"])
         if not readings or not all(isinstance(r, float) and 0 < r < math.inf for r in readings):
             self.nonsense = f"the worker reported {readings!r:.80} as times per call"
@@ -137,7 +139,7 @@ class Timed:
         def collect(chosen: int) -> Any:
             answer = self._ask("collect", clock=clock, numbers=[chosen])
             if not isinstance(answer, list) or len(answer) != 1:
-                raise nonsense("collect", answer)
+                raise forms.nonsense("collect", answer)
             return answer[0]
 
         return collect

@@ -193,3 +193,13 @@ def test_each_part_counts(monkeypatch: pytest.MonkeyPatch) -> None:
         got[row, 3] = math.nan
         verdict = judge(got, expected(truth))
         assert not verdict.passed and verdict.worst_index == (row, 3)
+
+
+def test_a_bool_has_bytes_of_0_and_1() -> None:
+    truth = torch.tensor([True, False, True])
+    expected = Expected(truth, truth, torch.zeros(3))
+    got = torch.tensor([255, 0, 1], dtype=torch.uint8).view(torch.bool)
+    assert torch.equal(got, truth)  # as torch has it, which for `&` is another matter
+    verdict = compare("output", got, expected, None, None)
+    assert not verdict.passed and "bytes other than 0 and 1" in verdict.message
+    assert compare("output", truth.clone(), expected, None, None).passed

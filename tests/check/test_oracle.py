@@ -335,3 +335,29 @@ def test_inputs_that_are_kept_on_the_gpu_give_the_same_oracles(monkeypatch) -> N
     assert all(torch.equal(a, b) for a, b in zip(x, drawn(), strict=True))
     model.forget()
     assert model._moved == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("function", "read"),
+    [
+        (lambda x: x * 2, False),
+        (lambda x: x[torch.tensor([1, 0])], False),
+        (lambda x: x.to(torch.float16).clone(), False),
+        (lambda x: x[x > 0], True),
+        (lambda x: x * float(x.sum()), True),
+        (lambda x: x if x.sum() > 0 else -x, True),
+        (lambda x: x.nonzero(), True),
+        (lambda x: x.index_put((x > 0,), torch.zeros(())), True),
+    ],
+)
+def test_it_tells_whether_the_cpu_reads_a_value(function, read: bool) -> None:
+    """Where it does no CUDA graph can be captured."""
+    with float64() as mode:
+        function(torch.randn(5, dtype=torch.float64))
+    assert mode.read is read
+
+
+def test_a_copy_to_another_device_is_read() -> None:
+    with float64() as mode, torch.device("meta"):
+        torch.ones(3, device="cpu").to("meta")
+    assert mode.read

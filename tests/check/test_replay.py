@@ -48,6 +48,11 @@ def taped(monkeypatch):
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Tape)
     monkeypatch.setattr(torch.cuda, "graph", capture)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: "the caller's")
+    left = []
+    monkeypatch.setattr(torch.cuda, "set_stream", left.append)
+    monkeypatch.setattr(replay, "_abandoned", [])
+    return left
 
 
 def steps(x, y):
@@ -142,6 +147,28 @@ def writing(x, y):
 @pytest.mark.parametrize("function", [Counting(1000), Counting(2), synchronising])
 def test_what_no_graph_can_repeat_stays_eager(function):
     assert not any(graph for _, graph in all_ran(function))
+
+
+def test_a_failed_capture_leaves_its_graph_alive_and_the_stream_as_it_was(taped):
+    """torch before 2.12 asks the graph at each allocation from then on, and goes on capturing's
+    stream."""
+    assert not any(graph for _, graph in all_ran(synchronising))
+    assert [type(graph) for graph in replay._abandoned] == [Tape]
+    assert taped == ["the caller's"]
+
+
+def test_a_graph_that_cannot_be_replayed_gives_way(monkeypatch):
+    replays = Replays(steps)
+    *_, (_, graph) = [ran(replays, steps, inputs(seed)) for seed in range(EAGER + 1)]
+    assert graph
+
+    def refuses(_):
+        raise RuntimeError("Offset increment outside graph capture encountered unexpectedly")
+
+    monkeypatch.setattr(Tape, "replay", refuses)
+    output, graph = ran(replays, steps, inputs(7))
+    assert not graph and same_bits(output["total"], steps(*inputs(7))["total"])
+    assert not replays.of(inputs(8)).trusted
 
 
 def test_a_reference_that_changed_or_returned_its_inputs_stays_eager():

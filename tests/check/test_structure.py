@@ -212,3 +212,17 @@ def test_a_large_output_is_thinned_evenly(monkeypatch) -> None:
     assert pooling.thinned(x, 1 << 20) is x
     assert pooling.thinned(torch.zeros(1000), 100).numel() == 100
     assert pooling.thinned(torch.zeros(2, 1000), 100).numel() <= 102
+
+
+def test_what_is_flushed_to_zero_has_no_structure() -> None:
+    """Below the smallest normal number an honest kernel may give zeros: all of them, or some."""
+    for scale in (1e-42, 1e-38):
+        structure = Structure(torch.float32, 1)
+        for seed in range(MIN_GROUPS):
+            draw = torch.Generator().manual_seed(seed)
+            truth = torch.randn(64, 64, generator=draw, dtype=torch.float64) * scale
+            value = truth.float()
+            got = torch.where(value.abs() < torch.finfo(torch.float32).tiny, 0.0, value)
+            structure.add(got, value, truth)
+        found = structure.finding()
+        assert found is None or found.outcome == "pass", found

@@ -200,7 +200,10 @@ def test_a_folder_of_candidates_has_a_status_for_each(run_cli, tmp_path: Path) -
     command = ["check", "axpby", str(tmp_path), "--quick", "--case", "default"]
     done = run_cli(*command, "--json")
     assert done.returncode == 1, done.stderr
-    found = {r["candidate"]["name"].split("__")[1]: r["status"] for r in json.loads(done.stdout)}
+    found = {
+        r["candidate"]["name"].split("__")[1]: r["status"]
+        for r in json.loads(done.stdout)["records"]
+    }
     assert found == {
         "os_exit": "crash", "raises_in_del": "pass", "segfault_in_c": "crash", "select": "pass",
     }  # fmt: skip

@@ -50,6 +50,22 @@ def test_other_shapes_and_other_scalars_are_taken() -> None:
     assert torch.equal(output, torch.full((7,), 3.0))
 
 
+def test_inputs_are_written_when_all_else_is_done(monkeypatch) -> None:
+    """A thread may look whether there is something new at the old addresses: between the writing
+    and the clock it has no time."""
+    done = []
+    one = sampler(lambda x, n: x, 1)
+    one.seeded = lambda seed: done.append(("seed", seed))
+    fill, clock = sampling._fill, one.clock
+    monkeypatch.setattr(
+        sampling, "_fill", lambda into, value: (done.append(("write",)), fill(into, value))
+    )
+    one.clock = lambda: (done.append(("clock",)), clock())[1]
+    one.sample("host", 1, sets(7))
+    begin = done.index(("seed", 7))
+    assert done[begin : begin + 3] == [("seed", 7), ("write",), ("clock",)]
+
+
 def test_random_numbers_start_at_the_seed_of_the_inputs() -> None:
     one = sampler(lambda x, n: torch.rand(3), 1)
     one.sample("host", 1, sets(7))

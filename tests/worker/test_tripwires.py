@@ -89,3 +89,36 @@ def test_a_default_device_is_no_secret(tmp_path: Path) -> None:
     with torch.device("cpu"):
         wires.look()
     assert wires.report()["patched"] == []
+
+
+def test_what_modules_of_the_judge_call_by_names_of_their_own_is_kept(
+    tmp_path: Path, monkeypatch
+) -> None:
+    wires = Tripwires(str(tmp_path))
+    monkeypatch.setattr(sampling, "_copyto", lambda *_: None)
+    monkeypatch.setattr(sampling, "pickle", sys)
+    monkeypatch.setitem(sys.modules, "numpy", sys)
+    patched = wires.report()["patched"]
+    assert patched == [
+        "sys.modules['numpy']", "kernelproof.worker.sampling.pickle",
+        "kernelproof.worker.sampling._copyto",
+    ]  # fmt: skip
+
+
+def test_an_object_of_the_judge_has_what_it_had(tmp_path: Path) -> None:
+    class Odd(dict):
+        pass
+
+    class Sampler:
+        def __init__(self) -> None:
+            self.clock, self.kept, self.seconds = time.time, {}, 0.0
+
+    wires, one = Tripwires(str(tmp_path)), Sampler()
+    wires.keep(one)
+    one.kept["host"], one.seconds = [1], 2.0
+    wires.look()
+    assert wires.report()["patched"] == []
+    one.clock, one.kept = time.monotonic, Odd()
+    wires.look()
+    one.clock, one.kept = time.time, {}
+    assert wires.report()["patched"] == ["Sampler.clock", "Sampler.kept"]

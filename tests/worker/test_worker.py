@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import socket
@@ -142,9 +143,77 @@ def test_the_parent_never_unpickles() -> None:
             return (os.mkdir, ("/nonexistent/bomb",))
 
     ours, theirs = socket.socketpair()
-    wire.send(theirs, {"answer": {"k": "value", "v": 1}}, [pickle.dumps(Bomb())])
+    wire.send(theirs, {"answer": {"k": "value", "v": "yes"}}, [pickle.dumps(Bomb())])
     header, buffers = wire.receive(ours, 5)
-    assert wire.decode(header["answer"], buffers) == 1
+    assert wire.decode(header["answer"], buffers) == "yes"
+
+
+FORGER = """
+import os, socket, torch
+from torch import nn
+FRAME = {frame!r}
+class ModelNew(nn.Module):
+    def forward(self, x):
+        for fd in range(3, 64):
+            try:
+                socket.socket(fileno=os.dup(fd)).sendall(FRAME)
+            except OSError:
+                continue
+        return x
+"""
+
+
+def frame(header: object, *buffers: bytes, sizes: tuple[int, ...] | None = None) -> bytes:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    lengths = tuple(map(len, buffers)) if sizes is None else sizes
+    packed = b"".join(wire._SIZE.pack(n) for n in lengths)
+    return wire._HEAD.pack(len(text), len(lengths)) + packed + text + b"".join(buffers)
+
+
+def tensor(**fields: object) -> dict[str, object]:
+    plain = {"k": "tensor", "type": "torch.Tensor", "shape": [2], "dtype": "float32", "buffer": 0}
+    return {"answer": {**plain, **fields}}
+
+
+NONSENSE = {
+    "a number": frame(5),
+    "nothing": frame(None),
+    "no answer": frame({}),
+    "a text": frame("error"),
+    "deep JSON": frame(b"[" * 100_000 + b"]" * 100_000),
+    "a deep nest": frame(
+        b'{"answer":' + b'{"k":"tuple","v":[' * 300 + b"]}" * 300 + b"}"
+    ),
+    "no such buffer": frame(tensor(buffer=7), bytes(8)),
+    "a buffer by name": frame(tensor(buffer={}), bytes(8)),
+    "no shape": frame(tensor(shape=None), bytes(8)),
+    "a shape that overflows": frame(tensor(shape=[2**62, 2**62, 0]), b""),
+    "many axes": frame(tensor(shape=[1] * 500, dtype="uint8"), b"1"),
+    "a type without arithmetic": frame(tensor(dtype="qint8"), bytes(2)),
+    "a long number": frame({"answer": {"k": "int", "v": "9" * 10_000}}),
+    "no list": frame({"answer": {"k": "tuple", "v": 5}}),
+    "raw JSON": frame({"answer": {"k": "value", "v": [1]}}),
+    "more than there is memory": frame({"answer": None}, sizes=(1 << 50,)),
+    "more than can be": frame({"answer": None}, sizes=(1 << 62,)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NONSENSE)
+def test_whatever_a_worker_sends_is_no_fault_of_the_judge(tmp_path: Path, name: str) -> None:
+    worker = loaded(tmp_path, source=FORGER.format(frame=NONSENSE[name]))
+    with pytest.raises(CandidateCrash, match="nonsense in answer to 'call'"):
+        call(worker, torch.zeros(2))
+    assert not worker.alive
+
+
+def test_words_of_a_candidate_can_be_printed(tmp_path: Path) -> None:
+    source = CANDIDATE.replace("no good", "\\x1b[2J \\ud800 \\u202e")
+    with loaded(tmp_path, "raise", source=source) as worker:
+        with pytest.raises(CandidateCrash) as caught:
+            call(worker, torch.zeros(2))
+        told = caught.value
+        assert told.message == r"ValueError: \x1b[2J \ud800 \u202e"
+        assert told.detail.count("\n") == 1 and all(map(str.isprintable, told.detail.split("\n")))
 
 
 @pytest.mark.parametrize(
@@ -214,3 +283,12 @@ def test_a_candidates_folder_does_not_hide_packages(tmp_path: Path) -> None:
     )
     with loaded(tmp_path, source=source) as worker:
         assert torch.equal(call(worker, torch.zeros(2))[0]["output"], torch.full((2,), 3.0))
+
+
+def test_it_is_seen_who_changes_how_a_worker_is_scheduled(tmp_path: Path) -> None:
+    """Any process of the same user may, to slow it while it is timed."""
+    with loaded(tmp_path) as worker:
+        assert not worker.rescheduled
+        os.setpriority(os.PRIO_PROCESS, worker.pid, os.getpriority(os.PRIO_PROCESS, 0) + 1)
+        assert worker.rescheduled
+    assert not worker.rescheduled  # it has ended

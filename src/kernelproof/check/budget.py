@@ -175,6 +175,12 @@ def rows_of(x: torch.Tensor) -> torch.Tensor:
     return x.reshape(-1, x.shape[-1]) if x.dim() > 0 and x.numel() else x.reshape(1, -1)
 
 
+def flushed_below(dtype: torch.dtype) -> float:
+    """The smallest normal number of what kernels for ``dtype`` compute in: below it they may flush
+    to zero."""
+    return float(torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).tiny)
+
+
 def excess(
     got: torch.Tensor,
     truth: torch.Tensor,
@@ -206,7 +212,7 @@ def excess(
     floor = max(unit, _ROUNDED_ON_THE_WAY * rounding) * size
     cancelled = torch.where(size == 0, _ORACLE_ROUNDOFF * truth.abs().max(), 0.0)
     # Where nothing is wrong by more, in 16 bits too: these are computed in float32.
-    flushed = torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).tiny
+    flushed = flushed_below(dtype)
     own_and_others = (own, moved, summed, floor, typical * size, cancelled)
     allowed = torch.stack(own_and_others).amax(dim=0).clamp(min=flushed)
     per_row = _over(error, allowed)

@@ -112,6 +112,9 @@ def _form_problem(name: str, got: Any, value: torch.Tensor) -> str:
         return f"{name} has shape {tuple(got.shape)}, expected {tuple(value.shape)}"
     if got.dtype != value.dtype:
         return f"{name} has dtype {got.dtype}, expected {value.dtype}"
+    if got.dtype == torch.bool and got.numel() and int(got.view(torch.uint8).max()) > 1:
+        # True to some operations of torch and not to others: `&` works on the bits.
+        return f"{name} is bool and holds bytes other than 0 and 1"
     return ""
 
 

@@ -37,14 +37,14 @@ class Guards:
             may_overlap: whether its outputs have elements in one place.
             judge: a result's values.
         """
-        result = results[0]
-        run = self.launched(name, run, result)
+        run = self.launched(name, run, results[0])
+        result = _of_all(results)
         mutated = [i for i in result["mutated"] if i not in changed]
         run = self._guard(
             run, "inputs unchanged", not mutated,
             f"case {name}: input {mutated} was changed by the call",
         )  # fmt: skip
-        beyond = result.get("overrun", [])
+        beyond = result["overrun"]
         run = self._guard(
             run, "no write outside inputs", not beyond,
             f"case {name}: the call wrote outside "
@@ -58,7 +58,7 @@ class Guards:
             + ("an input" if views else "the output of an earlier call"),
         )  # fmt: skip
         # Who writes to one element would change another; the reference lets its callers do that.
-        twice = [] if may_overlap else result.get("overlaps", [])
+        twice = [] if may_overlap else result["overlaps"]
         run = self._guard(
             run, "outputs do not overlap", not twice,
             f"case {name}: "
@@ -156,6 +156,17 @@ class Guards:
             message="" if same else "two runs on the same inputs differ bitwise",
         )
         return run
+
+
+def _of_all(results: Any) -> dict[str, list[Any]]:
+    """What was seen in any of the calls on the same inputs, each once: a buffer that is used again
+    shows in the second."""
+    found: dict[str, list[Any]] = {}
+    for name in ("mutated", "overrun", "views_input", "reused", "overlaps", "devices"):
+        found[name] = []
+        for result in results:
+            found[name] += [one for one in result.get(name, []) if one not in found[name]]
+    return found
 
 
 def _same(one: list[tuple[str, Any]], two: list[tuple[str, Any]]) -> bool:

@@ -70,7 +70,8 @@ class Float64Mode(TorchDispatchMode):
         serial: adds the error that serial accumulation makes to every sum.
 
     ``notes`` lists the operations that had to run in float32, each once; ``operations`` counts
-    all, and ``drew`` tells whether one drew random numbers.
+    all, ``drew`` tells whether one drew random numbers, and ``read`` whether one brought values to
+    the CPU, as `item` does.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Float64Mode(TorchDispatchMode):
         self.notes: list[str] = []
         self.operations = 0
         self.drew = False
+        self.read = False
         # A low-precision tensor that the lift did not reach (a constant of the module's file) gets
         # one float64 twin, so that writes into it are seen by later reads.
         self._twins: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
@@ -95,9 +97,11 @@ class Float64Mode(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         self.operations += 1
-        random, product, _ = _kinds.get(id(func)) or _kind(func)
+        random, product, reads, _ = _kinds.get(id(func)) or _kind(func)
         if random:
             return self._random(func, args, dict(kwargs))
+        if reads is not None and not self.read:
+            self.read = reads(args, kwargs)
         if not (_as_is(args) and _as_is(kwargs.values())):
             args, kwargs = _mapped(self._raise, args), _mapped(self._raise, kwargs)
         if product and func.overloadpacket.__name__ == "convolution" and args[0].is_cuda:
@@ -162,17 +166,43 @@ class Float64Mode(TorchDispatchMode):
 
 
 # By identity: hashing an operation runs Python code, and a loop asks for thousands.
-_kinds: dict[int, tuple[bool, bool, Any]] = {}
+_Reads = Callable[[Any, Any], bool]
+_kinds: dict[int, tuple[bool, bool, _Reads | None, Any]] = {}
 
 
-def _kind(func: Any) -> tuple[bool, bool, Any]:
-    """Whether an operation draws random numbers, and whether it multiplies matrices."""
+def _kind(func: Any) -> tuple[bool, bool, _Reads | None, Any]:
+    """Whether an operation draws random numbers, whether it multiplies matrices, and what tells of
+    its arguments whether it brings values to the CPU; None for one that never does."""
     name = func.overloadpacket.__name__
     seeded = torch.Tag.nondeterministic_seeded in func.tags
+    reads: _Reads | None = None
+    if name in ("index", "index_put", "index_put_", "_index_put_impl_"):
+        reads = _by_mask
+    elif name in ("_to_copy", "copy_", "copy"):
+        reads = _across
+    elif {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(func.tags):
+        reads = _always
     # The last keeps the operation alive, and its identity with it.
-    known = seeded and not _draws_only_for_dropout(name), name in _MATMULS, func
+    known = seeded and not _draws_only_for_dropout(name), name in _MATMULS, reads, func
     _kinds[id(func)] = known
     return known
+
+
+def _always(args: Any, kwargs: Any) -> bool:
+    return True
+
+
+def _by_mask(args: Any, kwargs: Any) -> bool:
+    """Of an indexing: whether a mask decides how many elements there are."""
+    masks = (torch.bool, torch.uint8)
+    return any(isinstance(x, torch.Tensor) and x.dtype in masks for x in args[1])
+
+
+def _across(args: Any, kwargs: Any) -> bool:
+    """Of a copy: whether it is to another kind of device."""
+    into = args[1].device if len(args) > 1 and isinstance(args[1], torch.Tensor) else None
+    into = into if into is not None else kwargs.get("device")
+    return into is not None and torch.device(into).type != args[0].device.type
 
 
 _PLAIN = (int, float, bool, type(None))

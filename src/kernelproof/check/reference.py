@@ -192,9 +192,10 @@ class ReferenceModel:
         return output
 
     def _worth_a_graph(self, mode: Float64Mode) -> bool:
-        """Whether replaying the working precision may be quicker than running it; in training mode
-        each run leaves other statistics behind."""
-        many = mode.operations >= _MANY_OPERATIONS and not mode.drew
+        """Whether replaying the working precision may be quicker than running it, and can be tried:
+        in training mode each run leaves other statistics behind, and a capture that fails where the
+        CPU reads a value costs this process more than the graph would save."""
+        many = mode.operations >= _MANY_OPERATIONS and not (mode.drew or mode.read)
         return many and self.device.startswith("cuda") and not self.model.training
 
     def _placed(self, mode: Float64Mode, started: float) -> None:

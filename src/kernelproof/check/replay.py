@@ -66,13 +66,19 @@ class Form:
     @torch.no_grad()
     def replay(self, inputs: list[Any]) -> Any:
         """The output for ``inputs``, which are left alone, in memory of its own; None where the
-        graph turns out to change its inputs."""
+        graph turns out to change its inputs, or cannot be replayed."""
         held = [leaf for leaf in tree_leaves(self._inputs) if isinstance(leaf, torch.Tensor)]
         given = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, torch.Tensor)]
         for into, value in zip(held, given, strict=True):
             into.copy_(value)
         given = [into.clone() for into in held]
-        self._graph.replay()
+        try:
+            self._graph.replay()
+        except RuntimeError:
+            # The failed capture of another form may have left the generator in a state in which
+            # torch replays nothing.
+            self._drop()
+            return None
         output = tree_map(_copied, self._output)
         if not all(same_bits(a, b) for a, b in zip(held, given, strict=True)):
             self._drop()
@@ -99,7 +105,7 @@ class Form:
     def _capture(self, inputs: list[Any]) -> None:
         torch.cuda.synchronize()
         self._inputs = tree_map(_copied, inputs)
-        graph = torch.cuda.CUDAGraph()
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
         # What the collector frees meanwhile may be memory of the GPU, which ends a capture.
         collects = gc.isenabled()
         gc.disable()
@@ -110,8 +116,7 @@ class Form:
             self._graph = graph
         except Exception:
             self._drop()
-            with contextlib.suppress(RuntimeError):
-                torch.cuda.synchronize()
+            _abandon(graph, stream)
         finally:
             if collects:
                 gc.enable()
@@ -130,6 +135,26 @@ class Form:
     def _drop(self) -> None:
         self._unfit = True
         self._graph = self._inputs = self._output = None
+
+
+# Graphs whose capture has failed, for good: torch before 2.12 does not take back what the beginning
+# of a capture has told the allocator, which then asks the graph at each allocation, also once it is
+# freed (pytorch/pytorch#180395).
+_abandoned: list[Any] = []
+
+
+def _abandon(graph: Any, stream: Any) -> None:
+    """Undo what a failed capture leaves behind that torch does not: the stream of the capture stays
+    the current one, and the generator of the GPU takes itself to be captured and refuses to draw.
+    """
+    _abandoned.append(graph)
+    torch.cuda.set_stream(stream)
+    with contextlib.suppress(RuntimeError):
+        torch.cuda.synchronize()
+    with contextlib.suppress(RuntimeError, AttributeError):
+        device = stream.device
+        fresh = torch.Generator(device).graphsafe_get_state()
+        torch.cuda.default_generators[device.index].graphsafe_set_state(fresh)
 
 
 def same_bits(a: Any, b: Any) -> bool:

@@ -319,6 +319,8 @@ def errors(
     wide, own = got.to(torch.float64), value.to(torch.float64)
     best = truth.to(dtype).to(torch.float64)
     usable = torch.isfinite(wide) & torch.isfinite(own) & torch.isfinite(best)
+    # What a kernel may flush to zero would look as if it were scaled by zero.
+    usable &= (truth == 0) | (truth.abs() >= budget.flushed_below(dtype))
     if not bool(usable.any()):
         return None
     y = torch.where(usable, truth, 0.0)

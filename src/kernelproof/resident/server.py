@@ -292,7 +292,7 @@ def prepare(card: dict[str, Any]) -> None:
 def _answered(line: Line, request: dict[str, Any], came: float) -> tuple[dict[str, Any], bool]:
     """The message that ends a call, and whether that has closed the session. ``came``: when the
     request did, by the monotonic clock."""
-    from kernelproof import session_commands
+    from kernelproof import commands, session_commands
 
     def progress(what: str, done: int, total: int) -> None:
         # Where the command has gone `_watched` knows it, too.
@@ -311,6 +311,8 @@ def _answered(line: Line, request: dict[str, Any], came: float) -> tuple[dict[st
             closed = told.closed
         except KernelproofError as error:
             found, closed = {"errors": f"kernelproof: {error}", "exit": error.exit_code}, False
+            if request["json"]:
+                found["text"] = commands.as_json(error.as_dict())
         except Exception:
             words = "kernelproof: an internal error; please report it with the above"
             found = {"errors": f"{traceback.format_exc()}{words}", "exit": _FAULT}

@@ -44,10 +44,11 @@ def engine_of(url: str) -> Engine:
                 _bring_up(connection)
                 connection.commit()
     except (SQLAlchemyError, ImportError) as error:
-        hint = ""
+        hint = "--store or KERNELPROOF_STORE names another, such as sqlite:///records.sqlite"
         if isinstance(error, ImportError):
-            hint = "; for PostgreSQL: pip install 'kernelproof[postgres]'"
-        raise UsageError(f"cannot open the record store {shown(url)!r}: {error}{hint}") from error
+            hint = "for PostgreSQL: pip install 'kernelproof[postgres]'"
+        why = str(error).partition("\n")[0]
+        raise UsageError(f"cannot open the record store {shown(url)!r}: {why}; {hint}") from error
     return engine
 
 

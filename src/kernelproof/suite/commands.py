@@ -176,7 +176,7 @@ def list_(
 
     found = Suites(store).latest(count)
     if json_:
-        print_json([{**json.loads(r.model_dump_json()), "judged": n} for r, n in found])
+        print_json({"runs": [{**json.loads(r.model_dump_json()), "judged": n} for r, n in found]})
     else:
         print(listed(found))
 

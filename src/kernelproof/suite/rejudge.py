@@ -111,6 +111,6 @@ def text(found: Sequence[Rejudged]) -> str:
     return "\n".join(lines)
 
 
-def as_json(found: Sequence[Rejudged]) -> list[dict[str, Any]]:
-    """The same for programs, one object an item."""
-    return [dataclasses.asdict(one) for one in found]
+def as_json(found: Sequence[Rejudged]) -> dict[str, Any]:
+    """The same for programs, one of ``items`` each."""
+    return {"items": [dataclasses.asdict(one) for one in found]}

@@ -106,6 +106,19 @@ def batched(alone: Sequence[float], among: Sequence[float], calls: int) -> Check
     return Check(name=name, outcome="pass")
 
 
+_RESTS_NAME = "rests while others are timed"
+
+
+def not_at_rest(names: Sequence[str]) -> Check:
+    """A failed check where somebody has changed how the processes of ``names`` are scheduled: only
+    the candidate has a reason to, and code that it does not know runs in them."""
+    text = (
+        f"priority or processors of the process of {', '.join(names)} were changed while it was "
+        "timed, which slows it"
+    )
+    return Check(name=_RESTS_NAME, outcome="fail", message=text)
+
+
 def at_rest(worked: float, went_by: float, usual: float) -> Check:
     """Whether the candidate let the others alone while they were timed.
 
@@ -114,7 +127,7 @@ def at_rest(worked: float, went_by: float, usual: float) -> Check:
         went_by: seconds for which others were timed.
         usual: processor seconds a second that ``eager`` takes while the candidate is timed.
     """
-    name = "rests while others are timed"
+    name = _RESTS_NAME
     if worked > _FEW_SECONDS and worked > (_RESTS + usual) * went_by:
         text = (
             f"in the {_text(went_by)} in which others were timed the candidate's processes took "

@@ -46,6 +46,10 @@ from kernelproof.worker.sampling import Sampler
 from kernelproof.worker.streams import call_on_side_stream
 from kernelproof.worker.tripwires import Tripwires
 
+# Outputs of so many calls are held, and beyond the last one's only so many bytes.
+_MOST_HELD = 8
+_HELD_BYTES = 64 << 20
+
 
 def serve(sock: socket.socket) -> None:
     """Answer requests on ``sock`` until it closes."""
@@ -79,7 +83,7 @@ class Host:
         self.source: Any = None
         self.module: Any = None
         self.captured: Any = None  # by the device's clock
-        self.previous: list[Any] = []
+        self.previous: list[list[Any]] = []  # outputs of the latest calls
         self.sampler: Sampler | None = None
         self.tripwires: Tripwires | None = None
         self.recorder: Any = None  # of emulated launches
@@ -112,14 +116,16 @@ class Host:
         if do == "warm":
             return self.sampler.warm()
         clock = request["clock"]
+        answer: Any
         if do == "sample":
             answer = self.sampler.sample(clock, int(request["calls"]), payload or [])
-            assert self.tripwires is not None
-            self.tripwires.look()
-            return answer
-        if do == "collect":
-            return self.sampler.collect(clock, request["numbers"])
-        raise ValueError(f"unknown request {do!r}")
+        elif do == "collect":
+            answer = self.sampler.collect(clock, request["numbers"])
+        else:
+            raise ValueError(f"unknown request {do!r}")
+        assert self.tripwires is not None
+        self.tripwires.look()
+        return answer
 
     def load(self, request: dict[str, Any], payload: Any) -> Any:
         """Import, construct under the given seed, and take over the reference's weights."""
@@ -190,15 +196,16 @@ class Host:
                     "mutated": placed.mutated(),
                     "overrun": placed.overrun(),
                     "views_input": _shared(leaves, list(leaves_of(placed.given))),
-                    "reused": _shared(leaves, self.previous),
+                    "reused": [pair for old in self.previous for pair in _shared(leaves, old)],
                     "overlaps": _overlaps(leaves),
                     "devices": [str(leaf.device) for leaf in leaves],
                     "emulated": _emulated(self.recorder),
                     "refused": refused,
                 }
             )
-            # Held until the next call, so that a reused buffer is seen and not merely freed memory.
-            self.previous = leaves
+            # Held, so that a reused buffer is seen and not merely freed memory: whoever has two
+            # and takes them in turn is seen one call later.
+            self.previous = _latest([leaves, *self.previous])
             # Not one set more than is needed: inputs may be a large part of a GPU's memory.
             del placed
         return runs
@@ -222,6 +229,8 @@ class Host:
 
     def prepare(self, request: dict[str, Any], payload: Any) -> Any:
         self.sampler = Sampler(self.module, payload, self.device, self.captured)
+        if self.tripwires is not None:
+            self.tripwires.keep(self.sampler)
         return self.sampler.prepare(graph=bool(request["graph"]))
 
     def traced(self, payload: Any) -> Any:
@@ -293,6 +302,17 @@ def _shared(left: list[Any], right: list[Any]) -> list[list[int]]:
     return pairs
 
 
+def _latest(outputs: list[list[Any]]) -> list[list[Any]]:
+    """The latest of ``outputs``, newest first: the first, and others that are not large."""
+    kept, held = outputs[:1], 0
+    for leaves in outputs[1:_MOST_HELD]:
+        held += sum(leaf.numel() * leaf.element_size() for leaf in leaves)
+        if held > _HELD_BYTES:
+            break
+        kept.append(leaves)
+    return kept
+
+
 def _overlaps(leaves: list[Any]) -> list[list[int]]:
     with contextlib.suppress(RuntimeError, NotImplementedError):
         return overlaps(leaves)
@@ -349,7 +369,8 @@ def _described(error: BaseException, path: str) -> dict[str, Any]:
         status, message, detail = error.status, error.message, error.detail
     elif isinstance(error, SyntaxError):
         status = CompileError.status
-        message = f"{Path(error.filename or path).name}:{error.lineno}: {error.msg}"
+        line = f":{error.lineno}" if error.lineno else ""
+        message = f"{Path(error.filename or path).name}{line}: {error.msg}"
         detail = (error.text or "").rstrip()
     elif isinstance(error, PermissionError):
         message += ". A candidate may read its own folder and what is installed, and write to "

@@ -32,7 +32,7 @@ from kernelproof.errors import (
 from kernelproof.home import STORE_VARIABLE
 from kernelproof.timeline import span
 from kernelproof.worker import packing, processes, wire
-from kernelproof.worker.limits import Confinement
+from kernelproof.worker.limits import Confinement, available_memory
 
 _BOOT = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[2]); "
@@ -42,12 +42,22 @@ _BOOT = (
 _REPORT_SECONDS = 60.0
 _GRACE = 0.5  # seconds in which a process that hung up may end by itself
 
+# What reading something that is no answer can raise. Not OSError: what the system refuses is not
+# the worker's doing.
+_UNREADABLE = (
+    ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, MemoryError,
+)  # fmt: skip
+
 _ERRORS: dict[str, type[CandidateError]] = {
     "compile_error": CompileError,
     "wrong": ContractError,
     "crash": CandidateCrash,
     "unsupported": UnsupportedError,
 }
+
+
+class _Nonsense(Exception):
+    """What came is not an answer."""
 
 
 class _Server:
@@ -158,6 +168,7 @@ class Worker:
         channel.close()
         started, _ = wire.receive(self._channel, 60.0)
         self.pid, self.folder = int(started["pid"]), str(started["folder"])
+        self._image, self._scheduled = processes.image(self.pid), processes.scheduling(self.pid)
         self._sock: socket.socket | None = ours
         # One request at a time; a thread may have started CUDA in it when another loads a module.
         self._lock = threading.RLock()
@@ -206,24 +217,35 @@ class Worker:
         buffers = [] if payload is None else _sendable(payload)
         try:
             wire.send(self._sock, {"do": do, **fields}, buffers)
-            answer, received = wire.receive(self._sock, self._answering(self._sock, timeout))
+            return self._answer(self._sock, timeout)
         except wire.Closed:
             raise self._died(do) from None
         except TimeoutError:
-            log = self._end(0.0)["log"]
+            log = wire.plain_text(self._end(0.0)["log"])
             raise CandidateTimeout(
                 f"no answer to {do!r} within {timeout:g} s; the process was killed", log
             ) from None
-        except (ValueError, KeyError, OverflowError) as error:
+        except _Nonsense as error:
             self.close()
             raise CandidateCrash(f"the worker sent nonsense in answer to {do!r}: {error}") from None
-        if "error" in answer:
+
+    def _answer(self, sock: socket.socket, timeout: float) -> Any:
+        """What comes within ``timeout`` seconds, or the candidate's own error raised. A worker can
+        send anything: whatever it is that cannot be read is `_Nonsense`, and no fault of this
+        process."""
+        left = self._answering(sock, timeout)
+        try:
+            answer, received = wire.receive(sock, left, most=available_memory())
+            if "error" not in answer:
+                return wire.decode(answer["answer"], received)
             kind = _ERRORS.get(str(answer.get("status")), CandidateCrash)
-            told = kind(str(answer["error"]), str(answer.get("detail", "")))
-            # After an error inside CUDA the process answers, and yet nothing works in it any more.
-            told.clean = "CUDA error" not in told.message
-            raise told
-        return wire.decode(answer["answer"], received)
+            told = kind(*(wire.plain_text(answer.get(part, "")) for part in ("error", "detail")))
+        except _UNREADABLE as error:
+            words = str(error).partition("\n")[0][:200]
+            raise _Nonsense(words or type(error).__name__) from None
+        # After an error inside CUDA the process answers, and yet nothing works in it any more.
+        told.clean = "CUDA error" not in told.message
+        raise told
 
     def _answering(self, sock: socket.socket, timeout: float) -> float:
         """Wait until something comes; returns what is left of ``timeout``.
@@ -241,6 +263,18 @@ class Worker:
         if sock.fileno() not in ready:
             raise wire.Closed
         return max(0.0, timeout - (time.monotonic() - started))
+
+    @property
+    def replaced(self) -> bool:
+        """Whether its process runs another program than it was started with."""
+        now = processes.image(self.pid) if self.alive else ()
+        return bool(now) and bool(self._image) and now != self._image
+
+    @property
+    def rescheduled(self) -> bool:
+        """Whether its niceness, policy or processors are others than at its start."""
+        now = processes.scheduling(self.pid) if self.alive else ()
+        return bool(now) and bool(self._scheduled) and now != self._scheduled
 
     def processor_seconds(self) -> float:
         """What it and all that it has started have taken so far, as this process sees it."""
@@ -292,7 +326,9 @@ class Worker:
             how = f"was killed by signal {-status} ({_signal_name(-status)})"
         else:
             how = f"ended with exit status {status}"
-        return CandidateCrash(f"the candidate's process {how} during {do!r}", str(report["log"]))
+        return CandidateCrash(
+            f"the candidate's process {how} during {do!r}", wire.plain_text(report["log"])
+        )
 
 
 def _fork(

@@ -10,6 +10,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 _SET_CHILD_SUBREAPER = 36
 _SET_PDEATHSIG = 1
@@ -102,6 +103,29 @@ def held_bytes(pid: int) -> int:
             if line.startswith((b"RssAnon:", b"RssShmem:")):
                 total += int(line.split()[1]) * 1024
     return total
+
+
+def image(pid: int) -> tuple[int, ...]:
+    """Where the program of a process, its stack and its arguments lie: others after an `exec`, and
+    the same in what is forked. Zeros where this process may not know."""
+    with contextlib.suppress(OSError, IndexError):
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        return tuple(int(fields[at]) for at in (23, 25, 45, 47))
+    return ()
+
+
+# Where one of these is set, a library binds the threads of its own process to processors.
+_BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+
+
+def scheduling(pid: int) -> tuple[Any, ...]:
+    """Niceness, policy and processors of a process's main thread, which any process of the same
+    user may change; empty where it is gone."""
+    with contextlib.suppress(OSError):
+        own = os.getpriority(os.PRIO_PROCESS, pid), os.sched_getscheduler(pid)
+        bound = any(name in os.environ for name in _BINDING)
+        return *own, () if bound else tuple(sorted(os.sched_getaffinity(pid)))
+    return ()
 
 
 def kill(pid: int, started: str) -> None:

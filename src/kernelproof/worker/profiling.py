@@ -87,6 +87,6 @@ def _answer(seconds: float, spent: dict[str, float]) -> dict[str, Any]:
     names = sorted(spent, key=lambda name: -spent[name])
     return {
         "seconds": seconds,
-        "library": min(sum(spent.values(), 0.0), seconds),
+        "library": min(max(0.0, sum(spent.values())), seconds),
         "names": names[:_MOST_NAMES],
     }

@@ -92,10 +92,14 @@ class Sampler:
         """Put ``sets`` (of a seed and inputs, pickled) into the first slots."""
         self.seeds = [self._put(number, data) for number, data in enumerate(sets)]
 
-    def _put(self, number: int, data: bytes) -> int:
+    def _put(
+        self, number: int, data: bytes, before: Callable[[int], Any] = lambda seed: None
+    ) -> int:
         """Put inputs into slot ``number``: into the memory of earlier ones, where they fit. Written
-        through ``.data``, so that not even a tensor's version tells. Returns their seed."""
+        through ``.data``, so that not even a tensor's version tells. Returns their seed.
+        ``before`` is called with it when all but the writing is done."""
         seed, inputs = pickle.loads(data)
+        before(int(seed))
         if number >= len(self.slots) or not self._refilled(number, inputs):
             self.slots[number : number + 1] = [Placed(inputs, self.device).given]
         return int(seed)
@@ -215,11 +219,13 @@ class Sampler:
             # A call on what the slot held, so that threads are awake and code is in the caches.
             if number < len(self.slots):
                 module(*self.slots[number])
-            # Inputs are unpacked just before their call, so that no earlier one can work ahead.
+            # Inputs are unpacked just before their call, so that no earlier one can work ahead, and
+            # written last: a thread may look whether there are new ones at the old addresses.
             if sets:
-                self.seeds[number : number + 1] = [self._put(number, sets[number])]
+                self.seeds[number : number + 1] = [self._put(number, sets[number], seeded)]
+            else:
+                seeded(self.seeds[number])
             inputs = self.slots[number]
-            seeded(self.seeds[number])
             started = clock()
             output = module(*inputs)
             readings.append((clock() - started) * 1e-9)

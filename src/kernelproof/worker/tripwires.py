@@ -120,22 +120,40 @@ class Tripwires:
         folder: where the candidate's files are; what other code does is not its doing.
     """
 
+    # Of all in a process (tests have many): to look at a frame is an event too, which each of the
+    # others would look at.
+    _busy = False
+
     def __init__(self, folder: str) -> None:
         self.folder = folder.rstrip("/") + "/"
         self.seen: dict[str, None] = {}
         self.opened: dict[str, None] = {}
-        self._busy = False
         self._threads = threading.active_count()
         self._left = set(_interposed())
         self._found: dict[str, None] = {}
+        self._objects: list[tuple[Any, type, dict[str, Any], dict[str, type]]] = []
         self._kept = dict(_present())
         self._kernels = _kernels()
         sys.addaudithook(self._hook)
+
+    def keep(self, one: Any) -> None:
+        """From now on ``one``, an object of kernelproof, is to have what it has: what it calls, and
+        plain lists and dicts where it keeps things."""
+        held = {name: value for name, value in vars(one).items() if callable(value)}
+        plain = {name: type(v) for name, v in vars(one).items() if type(v) in (list, dict)}
+        self._objects.append((one, type(one), held, plain))
 
     def look(self) -> None:
         """Note what stands between functions and their callers by now. Asked for again and again
         while calls are timed: what is there in between could be gone at the end."""
         self._found.update(dict.fromkeys(n for n in _interposed() if n not in self._left))
+        for one, kind, held, plain in self._objects:
+            has = vars(one)
+            changed = [name for name, value in held.items() if has.get(name) is not value]
+            changed += [name for name, form in plain.items() if type(has.get(name)) is not form]
+            if type(one) is not kind:
+                changed.append("__class__")
+            self._found.update(dict.fromkeys(f"{kind.__name__}.{name}" for name in changed))
 
     def report(self) -> dict[str, list[str] | int]:
         """``patched``: functions that are no longer what they were; ``seen``: where the candidate
@@ -155,9 +173,9 @@ class Tripwires:
 
     def _hook(self, event: str, args: tuple[Any, ...]) -> None:
         words = _LOOKS.get(event)
-        if (words is None and event != "open") or self._busy:
+        if (words is None and event != "open") or Tripwires._busy:
             return
-        self._busy = True
+        Tripwires._busy = True
         try:
             if event == "open":
                 self._note_open(args[0])
@@ -167,7 +185,7 @@ class Tripwires:
                 if line:
                     self._note(f"{line} {words}")
         finally:
-            self._busy = False
+            Tripwires._busy = False
 
     def _note_open(self, path: Any) -> None:
         if not isinstance(path, (str, bytes, os.PathLike)):
@@ -197,6 +215,9 @@ class Tripwires:
 def _present() -> Iterator[tuple[str, Any]]:
     """Each watched function by name, as it is now; a Python function also by its code."""
     for place, holder, names in _WATCHED:
+        if isinstance(holder, types.ModuleType):
+            # What an import inside a function finds.
+            yield f"sys.modules[{place!r}]", sys.modules.get(place)
         for name in names:
             found = _attribute(holder, name)
             yield f"{place}.{name}", found
@@ -232,7 +253,8 @@ def _interposed() -> Iterator[str]:
 
 
 def _own(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """A function or class of kernelproof, with what is in the class."""
+    """A function or class of kernelproof, with what is in the class; or what its modules call by a
+    name of their own: functions of torch and numpy, other modules."""
     if isinstance(value, types.FunctionType):
         yield name, value
         yield f"{name}.__code__", value.__code__
@@ -242,6 +264,8 @@ def _own(name: str, value: Any) -> Iterator[tuple[str, Any]]:
             if isinstance(item, types.FunctionType):
                 yield f"{name}.{key}", item
                 yield f"{name}.{key}.__code__", item.__code__
+    elif callable(value) or isinstance(value, types.ModuleType):
+        yield name, value
 
 
 def _attribute(holder: Any, name: str) -> Any:

@@ -11,6 +11,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import socket
 import struct
 import time
@@ -25,6 +26,11 @@ _HEAD = struct.Struct("<QI")  # length of the JSON text, number of buffers
 _SIZE = struct.Struct("<Q")
 _MAX_JSON = 1 << 28
 _CHUNK = 1 << 20
+_MOST_TEXT = 200_000
+_MOST_DEPTH = 64
+_MOST_AXES = 64  # that torch computes with
+# Types with which it computes nothing.
+_ODD_TYPES = re.compile(r"q|bits|float4|u?int[1-7]$")
 _BESIDE = 1 << 63  # of a size: the buffer is a segment, whose descriptor comes with one byte
 
 Buffer = bytes | memoryview | Segment
@@ -83,10 +89,12 @@ def _send_segment(sock: socket.socket, segment: Segment, file: segments.File) ->
 
 
 def receive(
-    sock: socket.socket, timeout: float | None = None, trusting: bool = False
-) -> tuple[Any, list[Any]]:
+    sock: socket.socket, timeout: float | None = None, trusting: bool = False,
+    most: int | None = None,
+) -> tuple[Any, list[Any]]:  # fmt: skip
     """Receive one frame: its header, and a buffer for each that was sent. ``timeout`` in seconds
-    covers the whole frame. ``trusting``: the other side writes to no segment afterwards.
+    covers the whole frame. ``trusting``: the other side writes to no segment afterwards. ``most``:
+    bytes that its buffers may have in all; they are taken before anything is put into them.
 
     Raises:
         Closed: the other side has closed the connection.
@@ -98,6 +106,9 @@ def receive(
     if length > _MAX_JSON or count > 1 << 16:
         raise ValueError("not a frame")
     sizes = [_SIZE.unpack(_exactly(sock, _SIZE.size, deadline))[0] for _ in range(count)]
+    total = sum(size & ~_BESIDE for size in sizes)
+    if most is not None and total > most:
+        raise ValueError(f"{total / 1e9:.3g} GB, and there is memory for {most / 1e9:.3g} GB")
     header = json.loads(bytes(_exactly(sock, length, deadline)))
     return header, [_buffer(sock, size, deadline, trusting) for size in sizes]
 
@@ -159,6 +170,21 @@ def _exactly(sock: socket.socket, size: int, deadline: float | None) -> bytearra
     return data
 
 
+def plain_text(value: Any) -> str:
+    """``value`` as text for a terminal, a record, a page: a candidate chooses its words. Of what is
+    not printable only line ends and tabs stay as they are, of what is long both ends."""
+    text = str(value)
+    if len(text) > _MOST_TEXT:
+        left_out = len(text) - _MOST_TEXT
+        half = _MOST_TEXT // 2
+        text = f"{text[:half]}\n... {left_out} characters left out ...\n{text[-half:]}"
+    return text if text.isprintable() else "".join(map(_printable, text))
+
+
+def _printable(char: str) -> str:
+    return char if char.isprintable() or char in "\n\t" else ascii(char)[1:-1]
+
+
 def encode(value: Any, buffers: list[Buffer]) -> Any:
     """``value`` (a nest of tensors, numbers, text and None) as JSON; tensor bytes are appended to
     ``buffers``, those of large tensors that are equal only once. What does not fit is named by its
@@ -187,24 +213,29 @@ def _encoded(value: Any, buffers: list[Buffer], large: list[tuple[int, Any]]) ->
     return {"k": "other", "type": f"{type(value).__module__}.{type(value).__qualname__}"}
 
 
-def decode(data: Any, buffers: Sequence[Any]) -> Any:
-    """The value that `encode` described, tensors on the CPU. Raises ValueError on nonsense."""
+def decode(data: Any, buffers: Sequence[Any], depth: int = 0) -> Any:
+    """The value that `encode` described, tensors on the CPU. On nonsense raises ValueError, or
+    whatever reading it does. ``depth``: of the nest around it."""
+    if depth > _MOST_DEPTH:
+        raise ValueError(f"a nest of more than {_MOST_DEPTH} levels")
     kind = data.get("k") if isinstance(data, dict) else None
     if kind == "tensor":
         return _decode_tensor(data, buffers)
     if kind == "value":
+        if not (data["v"] is None or isinstance(data["v"], (bool, str))):
+            raise ValueError(f"not an encoded value: {data!r:.80}")
         return data["v"]
     if kind == "int":
         return int(data["v"])
     if kind == "float":
         return float(data["v"])
     if kind in ("tuple", "list"):
-        items = [decode(item, buffers) for item in data["v"]]
+        items = [decode(item, buffers, depth + 1) for item in data["v"]]
         return tuple(items) if kind == "tuple" else items
     if kind == "dict":
-        return {str(key): decode(item, buffers) for key, item in data["v"]}
+        return {str(key): decode(item, buffers, depth + 1) for key, item in data["v"]}
     if kind == "other":
-        return Foreign(str(data["type"]))
+        return Foreign(plain_text(data["type"]))
     raise ValueError(f"not an encoded value: {data!r:.80}")
 
 
@@ -254,11 +285,13 @@ def _decode_tensor(data: Any, buffers: Sequence[Any]) -> Any:
 
     shape = [int(n) for n in data["shape"]]
     dtype = getattr(torch, str(data["dtype"]), None)
-    if not isinstance(dtype, torch.dtype) or data.get("buffer") is None:
-        return Foreign(str(data["type"]))
+    if not isinstance(dtype, torch.dtype) or _ODD_TYPES.match(str(data["dtype"])):
+        raise ValueError(f"a tensor of dtype {data['dtype']!r}")
+    if data.get("buffer") is None:
+        return Foreign(plain_text(data["type"]))
     raw = buffers[int(data["buffer"])]
     numel = math.prod(shape)
-    if len(raw) != numel * dtype.itemsize or any(n < 0 for n in shape):
+    if len(raw) != numel * dtype.itemsize or any(n < 0 for n in shape) or len(shape) > _MOST_AXES:
         raise ValueError(f"a {dtype} tensor of shape {shape} does not have {len(raw)} bytes")
     if numel == 0:
         return torch.empty(shape, dtype=dtype)
