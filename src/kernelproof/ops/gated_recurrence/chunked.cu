@@ -23,6 +23,7 @@
 // own. Where such a product is not safe (see `checked_decay`) it is NaN, and the blocks
 // behind start at the segment in question instead, without writing its y.
 
+#include "chunk_work.cuh"
 #include "chunk_prepare.cuh"
 #include "chunk_keys.cuh"
 
@@ -502,23 +503,6 @@ __device__ __forceinline__ void hold(const Arguments<C>& p, const Layout& s, con
   }
 }
 
-// The first segment before `segment` whose product of gates is not safe for these columns; else
-// `segment`.
-template <class C>
-__device__ __forceinline__ int first_unsafe(const Arguments<C>& p, const Work& w, int segment, int* found) {
-  constexpr int WIDTH = C::ROW_DECAYS + (C::VALUE || !C::KEY ? C::COLUMNS : 0);
-  if (threadIdx.x == 0) *found = segment;
-  __syncthreads();
-  const float* const decays = p.decays + static_cast<int64>(w.chain) * (p.segments - 1) * width<C>(p);
-  for (int i = threadIdx.x; i < segment * WIDTH; i += C::THREADS) {
-    const int x = i % WIDTH;
-    if (isnan(decays[static_cast<int64>(i / WIDTH) * width<C>(p) + x + (x < C::ROW_DECAYS ? 0 : w.column)]))
-      atomicMin(found, i / WIDTH);
-  }
-  __syncthreads();
-  return *found;
-}
-
 template <class C>
 __global__ void __launch_bounds__(C::THREADS, 1)
     chunked(const typename C::Element* q, const typename C::Element* k, const typename C::Element* v, const typename C::Gate* gate_k,
@@ -532,44 +516,7 @@ __global__ void __launch_bounds__(C::THREADS, 1)
   const u32 shared = shared_address(memory);
   Arguments<C> p{q, k, v, gate_k, gate_v, gate_head, initial, y, last, ends, decays, operands, products,
               chunk_decays, bounds, T, H, V, rows, segments, lead, length, bounds_64, group, scale};
-  // Blocks of a segment lie next to each other, those of the first one before all others.
-  const int tiles = all_columns(p) / C::COLUMNS, all = C::ENDS ? segments - 1 : segments;
-  const int of_segment = gridDim.x / all, segment = blockIdx.x / of_segment;
-  const int tile = blockIdx.x % of_segment % tiles;
-  Work w;
-  w.chain = blockIdx.x % of_segment / tiles;
-  w.n = w.b = w.chain / H;
-  w.h = w.chain % H;
-  w.column = tile * C::COLUMNS;
-  w.T = T;
-  if (bounds != nullptr) {
-    const int64 first = bound(bounds, bounds_64, w.n, T);
-    const int end = bound(bounds, bounds_64, w.n + 1, T);
-    w.T = end > first ? end - static_cast<int>(first) : 0;
-    w.b = 0;
-    p.q += first * layout.q[1], p.k += first * layout.k[1], p.v += first * layout.v[1];
-    p.gate_k = gate_k + first * layout.gate_k[1];
-    p.gate_v = gate_v + first * layout.gate_v[1];
-    p.gate_head = gate_head + first * layout.gate_head[1];
-    p.y += first * H * V;
-  }
-  w.segment = segment;
-  // Each launch may begin while the one before it runs. What gate_keys.cu makes is needed by all; of
-  // the ends of segments, blocks of the first segment need nothing. An ENDS launch lets the next one
-  // begin only once gate_keys.cu is over, since that one does not wait for it.
-  if (C::ENDS ? C::PREPARED : segment > 0 || (C::PREPARED && segments == 1)) {
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-  }
-  if (C::ENDS) asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-  if (!C::ENDS && segment > 0) {
-    int* const found = reinterpret_cast<int*>(memory + C::SHARED - 16);
-    w.segment = first_unsafe<C>(p, w, segment, found);
-  }
-  auto start = [&](int i) { return i == 0 ? 0 : lead + (i - 1) * length; };
-  w.first = start(w.segment);
-  const int end = segment == segments - 1 ? w.T : start(segment + 1);
-  w.chunks = (end - w.first + 15) / 16;
-  w.silent = (start(segment) - w.first) / 16;
+  const Work w = begin<C>(p, layout, memory);
 
   if (threadIdx.x == 0) {  // every lane arrives: racecheck follows no order through one for its warp
     for (int i = 0; i < C::SLOTS; ++i) {
@@ -596,7 +543,7 @@ __global__ void __launch_bounds__(C::THREADS, 1)
         const u32 at = shared + C::AT_TOTALS + i * C::TOTALS + row * 4;
         total *= load_float(at), growth *= load_float(at + 4 * C::K);
       }
-      p.decays[(static_cast<int64>(w.chain) * (segments - 1) + segment) * width<C>(p) + row] =
+      p.decays[(static_cast<int64>(w.chain) * (segments - 1) + w.segment) * width<C>(p) + row] =
           checked_decay(total, growth);
     }
   }

@@ -1,4 +1,4 @@
-"""The gated recurrence on tensor cores: which calls take ``chunked.cu``, and its launches."""
+"""The gated recurrence on tensor cores: which calls go in chunks, and their launches."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ import functools
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from kernelproof.ops.gated_recurrence.call import Call, Launch
-from kernelproof.ops.gated_recurrence.chunk_choice import (
+from kernelproof.ops.gated_recurrence.chunk_choice import Chunks, choose, whole
+from kernelproof.ops.gated_recurrence.chunk_config import (
     CHUNK,
-    Chunks,
-    choose,
+    Wide,
     gate_keys_kernel,
-    whole,
+    wide_keys_kernel,
 )
 from kernelproof.ops.gated_recurrence.config import types
 
@@ -43,7 +42,7 @@ class Plan:
 
 
 def plan(call: Call) -> Plan | None:
-    """How ``chunked.cu`` would run this call, None where it cannot, or not well."""
+    """How kernels in chunks would run this call, None where they cannot, or not well."""
     if call.q.dtype not in _ELEMENTS or call.addresses() % 16:
         return None
     gate = call.gate
@@ -130,18 +129,35 @@ def _in_units(sizes: Sequence[int], strides: Sequence[int], unit: int) -> bool:
 
 def scratch_bytes(plan: Plan) -> tuple[int, ...]:
     """Bytes of what launches hand on: ends of segments and their decays; of what `gate_keys.cu`
-    makes, operands, products and decays. 0 for what there is not."""
+    makes, operands, products and decays, which `wide_keys.cu` makes as one. 0 for what is not."""
     c, segments = plan.chunks.config, plan.chunks.segments
     count = plan.chains * (segments - 1)
     width = plan.key_dim * c.by_key + plan.value_dim * c.by_column
-    pieces = plan.chains * -(-plan.numbers[0] // CHUNK) if c.prepared else 0
+    pieces = plan.chains * -(-plan.numbers[0] // c.steps) if c.prepared else 0
+    ends = 4 * count * plan.key_dim * plan.value_dim
+    if isinstance(c, Wide):
+        return ends, 4 * count * width, pieces * c.record, 0, 0
     return (
-        4 * count * plan.key_dim * plan.value_dim,
+        ends,
         4 * count * width,
         pieces * 4 * CHUNK * c.key_dim * c.planes[0],
         pieces * 512 * c.planes[1],
         pieces * 4 * c.key_dim,
     )
+
+
+def _of_keys(plan: Plan, call: Call, scratch: Sequence[Tensor | None]) -> Launch:
+    """The launch that does the work on gates of keys once for all columns."""
+    c = plan.chunks.config
+    steps, heads, _, rows = plan.numbers[:4]
+    pieces = plan.chains * -(-steps // c.steps)
+    numbers = (steps, heads, rows, plan.group, plan.strides)
+    given = (call.q, call.k, call.gate_k, call.gate_head)
+    if isinstance(c, Wide):
+        arguments = (*given, scratch[2], *numbers)
+        return Launch(wide_keys_kernel(c), arguments, pieces, c.keys_threads, c.keys_shared)
+    kernel = gate_keys_kernel(c.element, c.gate, c.gates, c.key_dim, c.precise)
+    return Launch(kernel, (*given, *scratch[2:], *numbers), pieces, c.key_dim // 2)
 
 
 def launches(
@@ -153,13 +169,7 @@ def launches(
     made: list[Launch] = []
     c = plan.chunks.config
     if c.prepared:
-        arguments: tuple[Any, ...] = (
-            q, k, gate_k, gate_head, *scratch[2:], *plan.numbers[:2], plan.numbers[3],
-            plan.group, plan.strides,
-        )  # fmt: skip
-        kernel = gate_keys_kernel(c.element, c.gate, c.gates, c.key_dim, c.precise)
-        pieces = plan.chains * -(-plan.numbers[0] // CHUNK)
-        made.append(Launch(kernel, arguments, pieces, c.key_dim // 2))
+        made.append(_of_keys(plan, call, scratch))
     arguments = (
         q, k, v, gate_k, gate_v, gate_head, initial, y, last, *scratch, cu_seqlens, *plan.numbers,
         int(cu_seqlens is not None and cu_seqlens.dtype == torch.int64), plan.group, scale,
@@ -177,9 +187,10 @@ def launches(
 def describe(plan: Plan) -> str:
     """What `launch` would run, in words."""
     c, segments = plan.chunks.config, plan.chunks.segments
+    name = "wide.cu" if isinstance(c, Wide) else "chunked.cu"
     text = (
-        f"chunked.cu on tensor cores, {plan.blocks} blocks of {c.threads} threads, {c.shared:,} "
-        f"bytes of shared memory and {c.columns} columns each; time in chunks of {CHUNK} steps, "
+        f"{name} on tensor cores, {plan.blocks} blocks of {c.threads} threads, {c.shared:,} "
+        f"bytes of shared memory and {c.columns} columns each; time in chunks of {c.steps} steps, "
         "one after the other"
     )
     if segments > 1:

@@ -6,7 +6,7 @@
 #include "fine.cuh"
 #include "warpgroup.cuh"
 
-// ---- configuration; chunk_choice.py chooses it and computes SHARED likewise
+// ---- configuration; chunk_config.py has it too, and computes SHARED likewise
 
 template <class Element_, class Gate_, int GATES, int K_, int TILES_, int STATES_, int SLOTS_, int PREPARERS_,
           int AHEAD_, bool ENDS_, int HALVES_, bool PREPARED_, bool PRECISE_, bool TAILS_, int SHARED_>
@@ -30,6 +30,7 @@ struct Config {
   static constexpr int ROWS = K / HALVES, TEAMS = STATES / HALVES;  // rows of a warp; column groups
   static constexpr int COLUMNS = TEAMS * 16 * TILES;  // of a block
   static constexpr int THREADS = 32 * (STATES + PREPARERS);
+  static constexpr int STEPS = 16;  // to a chunk
   static constexpr int GATE = sizeof(Gate), SIZE = sizeof(Element);  // bytes
 
   // Operands of products are sums of bfloat16 numbers, so many planes of them: of the state and of v;
@@ -72,7 +73,7 @@ struct Config {
   static constexpr int AT_TOTALS = AT_RING + PREPARERS * RING;
   static constexpr int AT_BARRIERS = AT_TOTALS + GROUPS * TOTALS;
   static constexpr int SHARED = AT_BARRIERS + SLOTS * 16 + (HALVES > 1 ? TEAMS * 32 : 0) + 16;
-  static_assert(SHARED == SHARED_, "chunk_choice.py and chunked.cu disagree on the shared memory");
+  static_assert(SHARED == SHARED_, "chunk_config.py and chunked.cu disagree on the shared memory");
   static_assert(SLOTS > AHEAD * GROUPS + 1 && SLOTS >= GROUPS, "the ring is too short for what is under way");
   static_assert(BY_WARPS || (STATES % 4 == 0 && HALVES == 1), "wgmma takes four warps");
 };

@@ -89,6 +89,11 @@ __device__ __forceinline__ void store_transposed(u32 at, const u32 (&x)[4]) {
                "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
                : "memory");
 }
+__device__ __forceinline__ void store_matrices(u32 at, const u32 (&x)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at),
+               "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
+               : "memory");
+}
 // c (16 x 8) += a (16 x 16) * b (16 x 8)
 __device__ __forceinline__ void multiply(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   asm volatile(

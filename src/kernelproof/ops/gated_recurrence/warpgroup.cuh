@@ -44,6 +44,7 @@ __device__ __forceinline__ void ready(u32 (&a)[N][4]) {
 
 #define R8(a, b, c, d, e, f, g, h) "%" #a ",%" #b ",%" #c ",%" #d ",%" #e ",%" #f ",%" #g ",%" #h
 #define NAMES8 R8(0, 1, 2, 3, 4, 5, 6, 7)
+#define NAMES16 NAMES8 "," R8(8, 9, 10, 11, 12, 13, 14, 15)
 #define NAMES32                                                                             \
   NAMES8 "," R8(8, 9, 10, 11, 12, 13, 14, 15) "," R8(16, 17, 18, 19, 20, 21, 22, 23) ","   \
          R8(24, 25, 26, 27, 28, 29, 30, 31)
@@ -58,6 +59,7 @@ __device__ __forceinline__ void ready(u32 (&a)[N][4]) {
 #define D4(i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
 #define D16(i) D4(i), D4(i + 1), D4(i + 2), D4(i + 3)
 #define SUMS8 D4(0), D4(1)
+#define SUMS16 D16(0)
 #define SUMS32 D16(0), D16(4)
 #define SUMS64 SUMS32, D16(8), D16(12)
 #define SUMS128 SUMS64, D16(16), D16(20), D16(24), D16(28)
@@ -74,6 +76,20 @@ __device__ __forceinline__ void ready(u32 (&a)[N][4]) {
 // The columns of the state times 16 steps of q.
 __device__ __forceinline__ void product_of_rows(float (&d)[2][4], const u32 (&a)[4], u64 b) {
   PRODUCT(16, 8, "0", "%8", "%9", "%10", "%11", "%12");
+}
+// The same of 32 and of 64 steps.
+__device__ __forceinline__ void product_of_rows(float (&d)[4][4], const u32 (&a)[4], u64 b) {
+  PRODUCT(32, 16, "0", "%16", "%17", "%18", "%19", "%20");
+}
+__device__ __forceinline__ void product_of_rows(float (&d)[8][4], const u32 (&a)[4], u64 b) {
+  PRODUCT(64, 32, "0", "%32", "%33", "%34", "%35", "%36");
+}
+// 64 steps of q times 64 of k, of 16 rows of the state, both in shared memory.
+__device__ __forceinline__ void product_of_both(float (&d)[8][4], u64 a, u64 b) {
+  asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" NAMES32 "}, %32, %33, 1, 1, 1, 0, 0;"
+               : SUMS32
+               : "l"(a), "l"(b)
+               : "memory");
 }
 // v of 16 steps times k of all rows of the state, added to it.
 __device__ __forceinline__ void product_of_steps(float (&d)[8][4], const u32 (&a)[4], u64 b) {
