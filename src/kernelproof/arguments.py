@@ -29,7 +29,7 @@ SeedsOpt = Annotated[int, typer.Option(min=1, help="Random inputs for the first 
 SeedOpt = Annotated[int | None, typer.Option(help="Replay: derive all seeds from this number.")]
 CaseOpt = Annotated[list[str] | None, typer.Option("--case", help="Only this case; repeatable.")]
 BytesOpt = Annotated[
-    int | None, typer.Option("--max-bytes", min=1, help="Leave out cases with larger inputs.")
+    int | None, typer.Option("--max-bytes", min=0, help="Leave out cases with larger inputs.")
 ]
 SizeOpt = Annotated[
     list[str] | None,

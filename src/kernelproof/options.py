@@ -56,7 +56,7 @@ class Options:
     def __post_init__(self) -> None:
         """Raises UsageError for what would look like a fault of the candidate."""
         least = {
-            "seeds": 1, "rounds": 2, "seconds": 0.0, "max_bytes": 1, "shrink_to": 1,
+            "seeds": 1, "rounds": 2, "seconds": 0.0, "max_bytes": 0, "shrink_to": 1,
             "build_timeout": 0.1, "call_timeout": 0.1, "compile_timeout": 0.1, "memory": 1,
         }  # fmt: skip
         for name, low in least.items():
