@@ -143,11 +143,13 @@ def _gated_in_chunks(
         with (
             mock.patch.object(gated_chunks, "_FEWEST_STEPS", 1),
             mock.patch.object(chunk_choice, "divided", lambda *_: halves),
-            mock.patch.object(
-                torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction", not precise
-            ),
         ):
-            return gated.launch(q, k, v, *given)
+            matmul = torch.backends.cuda.matmul
+            matmul.allow_bf16_reduced_precision_reduction = not precise
+            try:
+                return gated.launch(q, k, v, *given)
+            finally:
+                matmul.allow_bf16_reduced_precision_reduction = True
 
     run.hopper = True  # type: ignore[attr-defined]
     return run
