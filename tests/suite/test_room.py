@@ -3,7 +3,9 @@ no verdict."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import socket
 import threading
 import time
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 
 from kernelproof.errors import UsageError
-from kernelproof.suite import engine, local, results
+from kernelproof.suite import engine, judging, local, results
 from kernelproof.suite.judging import Judge, Lost, Order, Starved
 from kernelproof.suite.model import Item
 from kernelproof.suite.room import Room, needed, needed_of_host, starved
@@ -276,3 +278,15 @@ def test_an_order_whose_device_the_run_holds_does_not_wait_for_it(tmp_path, monk
             assert '"pass"' in judge.ask("judge", order, 60.0)["record"]
     finally:
         judge.close()
+
+
+def test_who_was_weighed_keeps_no_memory(monkeypatch) -> None:
+    """A reference may take memory of the GPU while it is weighed, on the meta device or not."""
+    tidied: list[str] = []
+    monkeypatch.setattr(judging, "_weighed", lambda order: {"bytes": 5, "lease": "test"})
+    monkeypatch.setattr(judging, "_tidy", tidied.append)
+    ours, theirs = socket.socketpair()
+    order = dataclasses.asdict(Order("p.py", "c.py", {}, False))
+    with ours, theirs:
+        answer = judging._answer(theirs, {"do": "weigh", "order": order})
+    assert answer == {"answer": {"bytes": 5, "lease": "test"}} and tidied == ["cuda"]

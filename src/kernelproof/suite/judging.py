@@ -197,7 +197,11 @@ def _answer(sock: socket.socket, request: Mapping[str, Any]) -> dict[str, Any]:
             return {"answer": _built(order)}
         if request["do"] == "weigh":
             wire.send(sock, {"began": True})
-            return {"answer": _weighed(order)}
+            with contextlib.ExitStack() as stack:
+                # A reference may take memory of the GPU even on the meta device, and who was weighed
+                # waits beside others that need it.
+                stack.callback(_tidy, "cuda")
+                return {"answer": _weighed(order)}
         return {"answer": _judged(sock, order)}
     except UsageError as error:
         return {"usage": str(error)}
