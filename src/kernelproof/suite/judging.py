@@ -198,7 +198,7 @@ def _answer(sock: socket.socket, request: Mapping[str, Any]) -> dict[str, Any]:
         if request["do"] == "weigh":
             wire.send(sock, {"began": True})
             with contextlib.ExitStack() as stack:
-                # A reference may take memory of the GPU even on the meta device, and who was weighed
+                # A reference may take memory of the GPU even on the meta device. Who was weighed
                 # waits beside others that need it.
                 stack.callback(_tidy, "cuda")
                 return {"answer": _weighed(order)}
