@@ -287,7 +287,7 @@ _PAIR = [
     _mla(130, 704, 136, 520, "pair", torch.float16, heads=1, multiprocessors=4),
     _mla(60, 64, 64, 320, "pair", torch.float16, heads=1, along_depth=True, multiprocessors=1),
 ]
-_WIDE = [
+_MLA_WIDE = [
     _mla(20, 64, 264, 256, "wide", torch.bfloat16, heads=1, multiprocessors=1),
     _mla(130, 64, 264, 200, "wide", torch.float16, heads=1, along_depth=True, multiprocessors=1),
 ]
@@ -368,7 +368,7 @@ WORK: dict[str, list[Callable[[], Any]]] = {
     "mla_kv/kernel_wgmma.cu": _WGMMA,
     "mla_kv/kernel_cluster.cu": _CLUSTER,
     "mla_kv/kernel_pair.cu": _PAIR,
-    "mla_kv/kernel_wide.cu": _WIDE,
+    "mla_kv/kernel_wide.cu": _MLA_WIDE,
     "mla_kv/kernel_split.cu": _SPLIT,
     "mla_kv/kernel_narrow.cu": _NARROW,
     "mla_kv/kernel_few.cu": [

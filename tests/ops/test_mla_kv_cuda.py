@@ -149,6 +149,7 @@ def poison() -> Any:
         ((8, 2048, 512, 16, 128, 128), dict(dtype=BF16), "decode"),
         ((17, 7168, 512, 128, 128, 128), dict(dtype=BF16), "pair"),
         ((129, 7168, 512, 128, 128, 128), dict(dtype=BF16), "library"),
+        ((512, 7168, 512, 128, 128, 128), dict(dtype=BF16), "wide"),
         ((8, 2048, 512, 16, 128, 128), {}, "few"),
         ((8, 2048, 512, 16, 128, 128), dict(form="packed"), "split"),
         ((16, 2048, 512, 16, 128, 128), {}, "split"),
@@ -243,7 +244,7 @@ COMPILED = [
     ((8, 2048, 512, 16, 128, 128), dict(dtype=F16, form="packed", rope=64)),
     ((4096, 7168, 512, 128, 128, 128), dict(dtype=BF16)),
     ((4096, 7168, 512, 128, 128, 128), dict(dtype=F16, form="packed")),
-    ((256, 7168, 512, 128, 128, 128), dict(dtype=BF16, design="wide")),
+    ((512, 7168, 512, 128, 128, 128), dict(dtype=BF16)),
     ((64, 7168, 512, 128, 128, 128), dict(dtype=F16, form="packed", design="wide")),
 ]
 

@@ -56,27 +56,6 @@ def _fastest(n: Operands, device: Device) -> bool:
     return n.rank <= _SHORT_RANK and n.tokens <= 512 and n.model >= 4096
 
 
-def down_launch(n: Operands, tokens: int, blocks: int, most: int, fetched: int = 0) -> Launch:
-    """mla_kv_pair_down: ``tokens`` a block, ``blocks`` of a cluster, stages at ``most``; the first
-    ``fetched`` bytes of w_up_k go into the L2 cache."""
-    token_tiles, rank_tiles = ceil_div(n.tokens, tokens), ceil_div(n.rank, _DEPTH)
-    stage = (tokens + 64) * _DEPTH * 2
-    steps = ceil_div(ceil_div(n.model, _DEPTH), blocks)
-    stages = min(steps, most, _SHARED_LIMIT // stage)
-    flags = ", ".join(str(f).lower() for f in (n.down.along_depth, n.norm))
-    name = f"mla_kv_pair_down<{C_TYPES[n.dtype]}, {tokens}, {blocks}, {stages}, {flags}>"
-    x_map = Map("hidden", (n.model, n.tokens), (n.hidden.inner_stride * n.size,), (64, tokens))
-    args = (
-        x_map, tensor_map("w_down", n.down, n.size, _DEPTH), "latent",
-        "norm_weight" if n.norm else None, "squares" if n.norm else None,
-        "w_up_k" if fetched else None, fetched, n.tokens, n.model, n.rank, token_tiles,
-    )  # fmt: skip
-    return Launch(
-        "kernel_pair.cu", name, args, token_tiles * rank_tiles * blocks, 2 * tokens + 32,
-        max(stages * stage, tokens * 72 * 4) + 1024, cluster=blocks,
-    )  # fmt: skip
-
-
 def pair(n: Operands, device: Device, asked: bool = False, form: Pair | None = None) -> Plan | None:
     """mla_kv_pair_down and mla_kv_pair_up, or None where they do not fit.
 
@@ -99,8 +78,27 @@ def pair(n: Operands, device: Device, asked: bool = False, form: Pair | None = N
         return None
     form = form or form_of(n, device)
     kind = C_TYPES[n.dtype]
-    rank_tiles = ceil_div(n.rank, _DEPTH)
-    down = down_launch(n, form.down_tokens, form.blocks, form.down_stages)
+    # The first product.
+    token_tiles, rank_tiles = ceil_div(n.tokens, form.down_tokens), ceil_div(n.rank, _DEPTH)
+    stage = (form.down_tokens + 64) * _DEPTH * 2
+    steps = ceil_div(ceil_div(n.model, _DEPTH), form.blocks)
+    stages = min(steps, form.down_stages, _SHARED_LIMIT // stage)
+    flags = ", ".join(str(f).lower() for f in (n.down.along_depth, n.norm))
+    name = f"mla_kv_pair_down<{kind}, {form.down_tokens}, {form.blocks}, {stages}, {flags}>"
+    x_map = Map(
+        "hidden", (n.model, n.tokens), (n.hidden.inner_stride * n.size,), (64, form.down_tokens)
+    )
+    squares = "squares" if n.norm else None
+    down = Launch(
+        "kernel_pair.cu", name,
+        (
+            x_map, tensor_map("w_down", n.down, n.size, _DEPTH), "latent",
+            "norm_weight" if n.norm else None, squares, n.tokens, n.model, n.rank, token_tiles,
+        ),
+        token_tiles * rank_tiles * form.blocks, 2 * form.down_tokens + 32,
+        max(stages * stage, form.down_tokens * 72 * 4) + 1024, cluster=form.blocks,
+    )  # fmt: skip
+    # The second.
     counts = tile_counts(n.tokens, n.sides(), (form.up_tokens, form.up_columns))
     groups = max(1, min(counts[1] + counts[2], device.multiprocessors // counts[0]))
     latents, staged = rank_tiles * form.up_tokens * 128, 8 * 16 * form.up_columns * 2
@@ -122,8 +120,8 @@ def pair(n: Operands, device: Device, asked: bool = False, form: Pair | None = N
     x_map = Map("latent", (n.rank, n.tokens), (n.rank * n.size,), (64, form.up_tokens))
     outs = ("out0", "out0" if n.layout == "stacked" else "out1")
     args = (
-        x_map, *maps[0], *outs, "k_pe" if n.rope else None, sizes, *maps[1],
-        "squares" if n.norm else None, rank_tiles, n.rank, float(n.epsilon), groups,
+        x_map, *maps[0], *outs, "k_pe" if n.rope else None, sizes, *maps[1], squares, rank_tiles,
+        n.rank, float(n.epsilon), groups,
     )  # fmt: skip
     up = Launch(
         "kernel_pair.cu", name, args, groups * counts[0], threads,

@@ -1,4 +1,4 @@
-"""The design of mla_kv for some hundred tokens on sm_90 (kernel_wide.cu)."""
+"""The design of mla_kv for some 500 tokens of large models on sm_90 (kernel_wide.cu)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import torch
 
 from kernelproof.ops.mla_kv.cuda_hopper import weight_maps
 from kernelproof.ops.mla_kv.cuda_operands import C_TYPES, Operands
-from kernelproof.ops.mla_kv.cuda_pair import down_launch
 from kernelproof.ops.mla_kv.cuda_steps import Device, Launch, Library, Map, Plan, ceil_div
 
 _DEPTH, _COLUMNS, _THREADS = 64, 128, 320  # of kernel_wide.cu
@@ -19,29 +18,22 @@ _MOST_TOKENS, _MOST_RANK = 512, 1536
 
 class Range(NamedTuple):
     """Problems for which this design is taken: tokens from and to; at least so many elements of the
-    model axis, and columns of keys and values together; what makes the latents, as in `Wide`."""
+    model axis, and columns of keys and values together."""
 
     tokens: tuple[int, int]
     model: int
     columns: int
-    first: str
 
 
-# Where it is the fastest, as measured on an H200.
-FASTEST: tuple[Range, ...] = ()
-# What makes the latents where this design is only asked for; the tokens of a block of "down".
-FIRST, DOWN_TOKENS = "library", 128
+# Where it is the fastest on an H200: measured at 512 tokens, of which fewer leave the second tile
+# of 256 at least three quarters full.
+FASTEST = Range((449, 512), 7168, 32768)
 
 
 class Wide(NamedTuple):
-    """Template parameters of mla_kv_wide, and its first step: the matrix library's product, or
-    "down": mla_kv_pair_down with so many tokens a block, which fetches w_up_k into the L2 cache."""
+    """Template parameters of mla_kv_wide."""
 
     tokens: int
-    first: str = FIRST
-    down_tokens: int = DOWN_TOKENS
-    window: int = 3
-    ahead: bool = True
     w_slots: int = _W_SLOTS
     x_slots: int = 0  # 0: as many as fit
 
@@ -54,20 +46,17 @@ def form_of(n: Operands, device: Device) -> Wide:
         fits = tokens // 64 <= ceil_div(n.rank, _DEPTH)  # results leave through slots of weights
         if n.tokens > tokens // 2 and busy and fits:
             break
-    taken = _range(n)
-    return Wide(tokens, FIRST if taken is None else taken.first)
+    return Wide(tokens)
 
 
-def _range(n: Operands) -> Range | None:
-    columns = sum(side.columns for side in n.sides())
-    for r in FASTEST:
-        if r.tokens[0] <= n.tokens <= r.tokens[1] and n.model >= r.model and columns >= r.columns:
-            return r
-    return None
+def _fastest(n: Operands) -> bool:
+    (least, most), model, columns = FASTEST
+    enough = n.model >= model and sum(side.columns for side in n.sides()) >= columns
+    return least <= n.tokens <= most and enough
 
 
 def wide(n: Operands, device: Device, asked: bool = False, form: Wide | None = None) -> Plan | None:
-    """A first product and mla_kv_wide, or None where they do not fit.
+    """The library's first product and mla_kv_wide, or None where they do not fit.
 
     Args:
         asked: also where other designs are faster.
@@ -77,7 +66,7 @@ def wide(n: Operands, device: Device, asked: bool = False, form: Wide | None = N
         return None
     if not n.rank or n.rank % 8 or n.rank > _MOST_RANK or not n.model or n.norm or n.rope:
         return None
-    if n.tokens > _MOST_TOKENS or not (asked or _range(n)):
+    if n.tokens > _MOST_TOKENS or not (asked or _fastest(n)):
         return None
     one_stride = n.hidden.number == n.hidden.inner or n.hidden.number == 1
     maps = weight_maps(n, _DEPTH)
@@ -86,23 +75,9 @@ def wide(n: Operands, device: Device, asked: bool = False, form: Wide | None = N
     if maps is None or not readable or not all(side.out_aligned(n.size) for side in sides):
         return None
     form = form or form_of(n, device)
-    steps = (_first(n, device, form), _second(n, device, form, *maps))
+    steps = (Library("hidden", "w_down", "latent"), _second(n, device, form, *maps))
     why = "the second product reads each weight once, and has it before the latents are there"
     return Plan("wide", steps, (("latent", n.tokens * n.rank, n.dtype),), why)
-
-
-def _first(n: Operands, device: Device, form: Wide) -> Launch | Library:
-    if form.first == "library":
-        return Library("hidden", "w_down", "latent")
-    tokens = 64 if n.tokens <= 64 else form.down_tokens
-    tiles = ceil_div(n.tokens, tokens) * ceil_div(n.rank, _DEPTH)
-    # Two blocks of 64 tokens and six stages share a multiprocessor.
-    room = device.multiprocessors * (128 // tokens)
-    blocks = next((b for b in (8, 4, 2) if b * tiles <= room), 1)
-    up = n.up[0]
-    whole = up.merged and not up.along_depth and up.row == up.columns
-    fetched = n.rank * up.columns * n.size if whole else 0
-    return down_launch(n, tokens, blocks, 6 if tokens == 64 else 8, fetched)
 
 
 def _second(
@@ -113,10 +88,9 @@ def _second(
     items = sum(tiles) * ceil_div(n.tokens, form.tokens)
     grid = ceil_div(items, ceil_div(items, device.multiprocessors))  # equally many items for each
     x_slots = form.x_slots or 3 * 256 // form.tokens
-    flags = ", ".join(str(f).lower() for f in (form.ahead, n.up[0].along_depth))
     name = (
         f"mla_kv_wide<{C_TYPES[n.dtype]}, {form.tokens}, {steps}, {form.w_slots}, {x_slots}, "
-        f"{form.window}, {flags}>"
+        f"{str(n.up[0].along_depth).lower()}>"
     )
     stacked = n.layout == "stacked"
     latent_map = Map("latent", (n.rank, n.tokens), (n.rank * n.size,), (64, form.tokens))

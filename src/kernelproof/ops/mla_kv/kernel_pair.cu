@@ -10,19 +10,17 @@
 constexpr int kDepth = 64, kRank = 64;         // terms of a step; latents of a block of the first
 constexpr int kBoxBytes = 64 * kDepth * 2;     // 64 columns of a weight
 constexpr int kPartialPitch = kRank + 8;       // floats; the 8 spread rows over the banks
-constexpr int kAhead = 16384;                  // bytes that one instruction asks for
 
 // latent = hidden @ w_down; BM tokens x 64 latents for a cluster of BLOCKS, each with its share of the
 // model axis. Maps: hidden (model, token) in boxes of 64 x BM; w_down (rank, 1, model) in boxes of
 // 64 x 1 x 64, or K_MAJOR (model, rank, 1) in boxes of 64 x 64 x 1.
 // NORM: latents are multiplied by norm_weight, and squares [tile of rank][token] gets the sum of
 // squares of what they were before.
-// `ahead`, or null: what goes into the L2 cache for the second product once all copies here are there.
 template <typename T, int BM, int BLOCKS, int STAGES, bool K_MAJOR, bool NORM>
 __global__ void __launch_bounds__(2 * BM + 32)
     mla_kv_pair_down(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map,
-                     T* latent, const T* norm_weight, float* squares, const unsigned char* ahead,
-                     int64 ahead_bytes, int64 tokens, int model, int rank, int token_tiles) {
+                     T* latent, const T* norm_weight, float* squares, int64 tokens, int model,
+                     int rank, int token_tiles) {
   constexpr int stage_bytes = BM * kDepth * 2 + kBoxBytes, workers = 2 * BM;
   extern __shared__ unsigned char memory[];
   __shared__ __align__(8) unsigned long long barriers[2 * STAGES];
@@ -66,15 +64,6 @@ __global__ void __launch_bounds__(2 * BM + 32)
         load_box(base + stage * stage_bytes, &x_map, (step0 + step) * kDepth, static_cast<int>(first),
                  full + 8 * stage);
         if (++stage == STAGES) stage = 0, parity ^= 1;
-      }
-      if (ahead != nullptr) {
-        if (steps > 0) barrier_wait(full + 8 * ((steps - 1) % STAGES), (steps - 1) / STAGES & 1);
-        const int64 each = (ahead_bytes / 16 + gridDim.x - 1) / gridDim.x * 16;
-        const int64 end = min((blockIdx.x + 1) * each, ahead_bytes);
-        for (int64 at = blockIdx.x * each; at < end; at += kAhead)
-          asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(ahead + at),
-                       "r"(static_cast<unsigned>(min(end - at, int64(kAhead))))
-                       : "memory");
       }
     }
     __syncwarp();

@@ -9,6 +9,7 @@
 constexpr int kDepth = 64;                  // terms of a step
 constexpr int kBoxBytes = 64 * kDepth * 2;  // 64 columns of a weight
 constexpr int kWorkers = 256;               // two warpgroups that multiply, of 64 columns each
+constexpr int kWindow = 3;                  // copies of weights in flight until all slots have been asked for
 
 // What is stored to `from` must have been shown to the copy engine.
 __device__ __forceinline__ void store_box(const TensorMap* map, int x, int y, int z, unsigned from) {
@@ -43,11 +44,10 @@ __device__ __forceinline__ void store_turned(unsigned to, unsigned r0, unsigned 
 
 // keys and values = latent @ w_up. An item is 128 columns of TOKENS tokens; a block takes every gridDim.x-th.
 // W_SLOTS of 64 terms x 128 columns and X_SLOTS of TOKENS x 64 terms are in shared memory; the rank has STEPS
-// of 64 terms. WINDOW: copies of weights in flight before the latents are there. AHEAD: weights of the next
-// item are fetched into the L2 cache once those of the first are asked for. K_MAJOR: as nn.Linear has them.
+// of 64 terms. K_MAJOR: weights as nn.Linear has them.
 // Maps: latent (rank, token) in boxes of 64 x TOKENS; w_up as `tensor_map` of cuda_hopper.py; results
 // (column, side, token) of 64 x 1 x 64. `fold0`, `fold1`: columns that make a head of each map.
-template <typename T, int TOKENS, int STEPS, int W_SLOTS, int X_SLOTS, int WINDOW, bool AHEAD, bool K_MAJOR>
+template <typename T, int TOKENS, int STEPS, int W_SLOTS, int X_SLOTS, bool K_MAJOR>
 __global__ void __launch_bounds__(kWorkers + 64, 1)
     mla_kv_wide(const __grid_constant__ TensorMap latent_map, const __grid_constant__ TensorMap w0_map,
                 const __grid_constant__ TensorMap w1_map, const __grid_constant__ TensorMap out0_map,
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kWorkers + 64, 1)
                 int fold1, int stacked) {
   constexpr int w_bytes = 2 * kBoxBytes, x_bytes = TOKENS * kDepth * 2;
   constexpr int chunks = TOKENS / 64;  // boxes of a result; so many slots carry it out
-  static_assert(chunks <= STEPS && chunks < W_SLOTS && WINDOW <= W_SLOTS, "slots");
+  static_assert(chunks <= STEPS && chunks < W_SLOTS && kWindow <= W_SLOTS, "slots");
   extern __shared__ unsigned char memory[];
   __shared__ __align__(8) unsigned long long barriers[2 * W_SLOTS + 2 * X_SLOTS];
   const unsigned slots = (shared_offset(memory) + 1023) & ~1023u, ring = slots + W_SLOTS * w_bytes;
@@ -92,10 +92,9 @@ __global__ void __launch_bounds__(kWorkers + 64, 1)
     } else if (threadIdx.x == kWorkers + 32) {
       prefetch_map(&w0_map);
       prefetch_map(&w1_map);
-      // Weights are read before the previous kernel has ended. It is the first product: the matrix library's,
-      // which is launched behind the end of everything before it, or mla_kv_pair_down, whose blocks let this
-      // one start after they have waited for that end. Either way kernels that may have written weights, as
-      // those before the first product, have ended when a block here starts.
+      // Weights are read before the previous kernel has ended. That is the first product, by the matrix library,
+      // which is launched behind the end of everything before it: kernels that may have written weights have
+      // ended when a block here starts.
       // A box of 64 columns of an item: its place along the columns of a head, and the head.
       auto place = [&](int item, int i) {
         const int tile = item / token_tiles, fold = tile >= tiles0 ? fold1 : fold0;
@@ -108,7 +107,7 @@ __global__ void __launch_bounds__(kWorkers + 64, 1)
         const int2 at[2] = {place(item, 0), place(item, 1)};
         for (int s = 0; s < STEPS; ++s, ++it) {
           if (it >= W_SLOTS) barrier_wait(empty + 8 * slot, parity);
-          if (it < W_SLOTS && it >= WINDOW) barrier_wait(full + 8 * (it - WINDOW), 0);
+          if (it < W_SLOTS && it >= kWindow) barrier_wait(full + 8 * (it - kWindow), 0);
           const unsigned to = slots + slot * w_bytes, barrier = full + 8 * slot;
           barrier_expect(barrier, w_bytes);
 #pragma unroll
@@ -119,7 +118,8 @@ __global__ void __launch_bounds__(kWorkers + 64, 1)
               load_box(to + i * kBoxBytes, map, at[i].x, at[i].y, s * kDepth, barrier);
           }
           const int next = item + gridDim.x;
-          if (AHEAD && it == (W_SLOTS < STEPS ? W_SLOTS : STEPS) - 1 && next < items) {
+          // Weights of the next item go into the L2 cache once those of the first are asked for.
+          if (it == (W_SLOTS < STEPS ? W_SLOTS : STEPS) - 1 && next < items) {
             const TensorMap* behind = next / token_tiles >= tiles0 ? &w1_map : &w0_map;
             for (int e = 0; e < STEPS; ++e)
               for (int i = 0; i < 2; ++i) {
