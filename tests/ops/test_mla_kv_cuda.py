@@ -157,7 +157,7 @@ def poison() -> Any:
         ((333, 1000, 100, 5, 60, 60), {}, "cluster"),
         ((2048, 2048, 512, 16, 128, 128), {}, "parts"),
         ((2048, 1536, 8, 16, 64, 64), dict(dtype=F16), "thin"),
-        ((16, 333, 77, 3, 21, 21), dict(dtype=F16), "cluster"),
+        ((16, 333, 77, 3, 21, 21), dict(dtype=F16), "small"),
         ((8, 333, 77, 3, 21, 21), dict(dtype=F16), "small"),
         ((256, 2048, 512, 16, 128, 128), dict(dtype=BF16), "library"),
         ((256, 2048, 512, 16, 128, 128), dict(dtype=BF16, form="packed", rope=64), "mma"),

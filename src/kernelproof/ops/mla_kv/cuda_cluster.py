@@ -104,12 +104,10 @@ def cluster(
 
 
 def _fastest(n: Operands, device: Device) -> bool:
-    """As measured on an H200: 16 bits, so little of everything that one cluster does it; float32,
-    a long sum over so little that a matrix library has too few blocks."""
+    """As measured on an H200: float32, a long sum over so little that a matrix library has too few
+    blocks."""
     weights = n.rank * (n.model + n.columns) * n.size
-    if n.size == 2:
-        return 8 < n.tokens <= 16 and weights <= 1 << 17 and n.rank > 64
-    if not 128 <= n.tokens <= 512 or n.model < 512 or weights > 1 << 20:
+    if n.size == 2 or not 128 <= n.tokens <= 512 or n.model < 512 or weights > 1 << 20:
         return False
     return parts(n, device) is None and fills(n, device, 16)
 
