@@ -314,7 +314,7 @@ _FINE_CHUNKS = [
     _gated_in_chunks("h", 64, 100, 32, torch.float32),
 ]
 # Chunks of 64 steps, and of 32, more than slots: what prepares them works ahead, or copies.
-_WIDE = [
+_LONG_CHUNKS = [
     _gated_in_chunks("h", 64, 520, 64), _gated_in_chunks("h", 256, 330, 128),
     _gated_in_chunks("k", 256, 330, 128), _gated_in_chunks("k", 256, 150, 64, torch.float32),
 ]  # fmt: skip
@@ -342,8 +342,8 @@ WORK: dict[str, list[Callable[[], Any]]] = {
     "gated_recurrence/backward_states.cu": [_gated_gradients("k", (64, 192), steps=330)],
     "gated_recurrence/step.cu": [_gated_step(70, 24)],
     "gated_recurrence/chunk_work.cuh": _CHUNKS[:1],
-    "gated_recurrence/wide.cu": _WIDE,
-    "gated_recurrence/wide_keys.cu": _WIDE[2:],
+    "gated_recurrence/wide.cu": _LONG_CHUNKS,
+    "gated_recurrence/wide_keys.cu": _LONG_CHUNKS[2:],
     "gated_recurrence/chunked.cu": [*_CHUNKS[2:], *_FINE_CHUNKS],
     "gated_recurrence/chunk_prepare.cuh": [*_CHUNKS, *_FINE_CHUNKS],
     "gated_recurrence/chunk_keys.cuh": [_CHUNKS[0], _TWO_HALVES],

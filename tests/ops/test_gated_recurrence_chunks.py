@@ -106,6 +106,16 @@ def test_segments_do_not_depend_on_the_batch(gates: str) -> None:
     assert one.segments > 1 and many.segments == 1 and many.ends is None
 
 
+@pytest.mark.parametrize("gates", ["", "h"])
+@pytest.mark.parametrize("steps", [769, 2048])
+def test_one_segment_where_many_sequences_would_fill_the_gpu(gates: str, steps: int) -> None:
+    """Two are faster for few sequences and slower for many, which the choice does not know."""
+    bits = sum(GATES[letter] for letter in gates)
+    chosen = chunk_choice.choose("float", 4, bits, 64, 64, steps, heads=16)
+    assert chosen is not None
+    assert (chosen.segments, chosen.lead, chosen.ends) == (1, steps, None)
+
+
 def in_chunks(given: dict[str, Any]) -> bool:
     told = explain(**given)
     return "chunked.cu on tensor cores" in told or "wide.cu on tensor cores" in told

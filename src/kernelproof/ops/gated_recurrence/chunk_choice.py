@@ -150,7 +150,7 @@ def _segment(steps: int, config: Config, blocks: int) -> int:
     if steps > 2048:
         return max(512, steps // 8) if narrow and not scalar else 1024
     if steps > 768 and scalar:
-        return steps if narrow and config.gates else 1024
+        return steps if narrow else 1024
     if steps < 512 or (steps > 1024 and narrow):
         return steps
     # As many as half of the GPU takes at once, of no fewer steps than a launch is worth.
