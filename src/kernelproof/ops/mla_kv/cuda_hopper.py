@@ -123,9 +123,7 @@ def wgmma(n: Operands, device: Device, product: Wgmma) -> Launch:
 
 def _own_down(n: Operands, device: Device) -> Wgmma | None:
     """The down-projection by mla_kv_wgmma, or None where it does not fit."""
-    rows = n.hidden
-    one_stride = rows.number == rows.inner or rows.number == 1
-    if not (one_stride and rows.wide(n.size) and n.down.wide(n.size)):
+    if not n.mapped:
         return None
     tiles = ceil_div(n.rank, _WGMMA_TILE[1])
     if n.norm and tiles not in _NORM_CLUSTERS:
@@ -133,11 +131,11 @@ def _own_down(n: Operands, device: Device) -> Wgmma | None:
     cluster = tiles if n.norm else 1
     weight = tensor_map("w_down", n.down, n.size, 64)
     x_map = Map(
-        "hidden", (n.model, n.tokens), (rows.inner_stride * n.size,),
+        "hidden", (n.model, n.tokens), (n.hidden.inner_stride * n.size,),
         (64, _WGMMA_TILE[0] // cluster),
     )  # fmt: skip
     return Wgmma(
-        x_map, (weight, weight), (n.rank, n.rank), n.down.along_depth, rows, n.model,
+        x_map, (weight, weight), (n.rank, n.rank), n.down.along_depth, n.hidden, n.model,
         (down_side(n), NO_SIDE), ("latent", "latent"), None, False, n.norm, cluster,
     )  # fmt: skip
 

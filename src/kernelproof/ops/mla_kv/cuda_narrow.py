@@ -32,12 +32,10 @@ def narrow(
     """
     if device.capability[0] != 9 or n.dtype not in (torch.float16, torch.bfloat16):
         return None
-    one_stride = n.hidden.number == n.hidden.inner or n.hidden.number == 1
     if not n.rank or n.rank % 8 or n.rank > _RANK or not n.model:
         return None
     maps = weight_maps(n, 64)
-    wide = one_stride and n.hidden.wide(n.size) and n.down.wide(n.size)
-    if maps is None or not wide or not all(side.out_aligned(n.size) for side in n.sides()):
+    if maps is None or not n.mapped or not all(side.out_aligned(n.size) for side in n.sides()):
         return None
     # With fewer tokens blocks repeat the first product, or multiprocessors are idle.
     enough = ceil_div(n.tokens, 128) >= device.multiprocessors

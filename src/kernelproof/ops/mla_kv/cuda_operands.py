@@ -29,6 +29,11 @@ class Rows(NamedTuple):
     width: int
     aligned: bool  # the tensor starts at a multiple of 16 bytes
 
+    @property
+    def one_stride(self) -> bool:
+        """Whether all tokens lie as far apart, as a tensor map wants them."""
+        return self.number == self.inner or self.number == 1
+
     def wide(self, size: int) -> bool:
         """Whether every 16 bytes of a token can be one access; ``size``: bytes of an element.
 
@@ -120,6 +125,11 @@ class Operands(NamedTuple):
     def columns(self) -> int:
         """Of both weights together."""
         return self.up[0].columns + self.up[1].columns
+
+    @property
+    def mapped(self) -> bool:
+        """Whether tensor maps can read the operands of the first product."""
+        return self.hidden.one_stride and self.hidden.wide(self.size) and self.down.wide(self.size)
 
     def plain(self) -> bool:
         """Whether it is the two products alone, into one stacked tensor."""

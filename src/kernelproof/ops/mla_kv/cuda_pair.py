@@ -69,10 +69,8 @@ def pair(n: Operands, device: Device, asked: bool = False, form: Pair | None = N
         return None
     if n.norm and n.dtype != torch.bfloat16:
         return None  # latents before their norm may be too large for float16
-    one_stride = n.hidden.number == n.hidden.inner or n.hidden.number == 1
     maps = weight_maps(n, _DEPTH)
-    wide = one_stride and n.hidden.wide(n.size) and n.down.wide(n.size)
-    if maps is None or not wide or not all(side.out_aligned(n.size) for side in n.sides()):
+    if maps is None or not n.mapped or not all(side.out_aligned(n.size) for side in n.sides()):
         return None
     if not asked and not _fastest(n, device):
         return None

@@ -38,9 +38,8 @@ def parts(
     if device.capability[0] != 9 or n.dtype != torch.float32 or n.accuracy != "strict":
         return None
     rows = n.hidden
-    one_stride = rows.number == rows.inner or rows.number == 1
     weights = (n.down, *n.up)
-    if not (one_stride and rows.wide(4) and n.rank and n.rank % 4 == 0 and n.model % 4 == 0):
+    if not (rows.one_stride and rows.wide(4) and n.rank and n.rank % 4 == 0 and n.model % 4 == 0):
         return None
     if not all(w.wide(4) and w.merged and w.columns % 4 == 0 for w in weights):
         return None

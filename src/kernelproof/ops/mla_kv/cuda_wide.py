@@ -68,11 +68,8 @@ def wide(n: Operands, device: Device, asked: bool = False, form: Wide | None = N
         return None
     if n.tokens > _MOST_TOKENS or not (asked or _fastest(n)):
         return None
-    one_stride = n.hidden.number == n.hidden.inner or n.hidden.number == 1
     maps = weight_maps(n, _DEPTH)
-    readable = one_stride and n.hidden.wide(n.size) and n.down.wide(n.size)
-    sides = n.sides()
-    if maps is None or not readable or not all(side.out_aligned(n.size) for side in sides):
+    if maps is None or not n.mapped or not all(side.out_aligned(n.size) for side in n.sides()):
         return None
     form = form or form_of(n, device)
     steps = (Library("hidden", "w_down", "latent"), _second(n, device, form, *maps))
