@@ -140,7 +140,8 @@ def main() -> int:
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
     }  # fmt: skip
     free: queue.SimpleQueue[str] = queue.SimpleQueue()
-    for gpu in given.gpus.split(",") * given.jobs:
+    places = given.gpus.split(",") * given.jobs
+    for gpu in places:
         free.put(gpu)
 
     def done(job: Job) -> None:
@@ -154,7 +155,7 @@ def main() -> int:
             RESULTS.write_text(json.dumps(dict(sorted(rows.items())), indent=1) + "\n")
             print(job.name, job.part, row, flush=True)
 
-    with concurrent.futures.ThreadPoolExecutor(given.jobs * (given.gpus.count(",") + 1)) as pool:
+    with concurrent.futures.ThreadPoolExecutor(len(places)) as pool:
         list(pool.map(done, chosen))
     return 0 if all(row["status"] in ("pass", "clean") for row in found.values()) else 1
 

@@ -104,8 +104,7 @@ def fp32() -> str:
 
 
 def chunks() -> str:
-    """What longer chunks changed, from benchmarks/gated_chunks.py; times of flash-linear-attention
-    are those of the other tables."""
+    """What longer chunks changed; times of flash-linear-attention are those of the other tables."""
     stored = json.loads(CHUNKS.read_text())
     others = {
         row["name"]: next((t for n, t in _medians(row).items() if n != "kernelproof"), None)

@@ -55,8 +55,8 @@ def two_gpus() -> str:
     lines.append(_row(f"seconds in which the same {len(compared)} were judged, added up", sums))
     lines.append(_row("the same verdict", ["", f"{found['same_verdicts']} of {len(compared)}"]))
     of_host = {name for name, row in halves[0]["items"].items() if row["clock"] == "host"}
+    timed = [row for row in compared if "change" in row]
     for clock in ("device", "host"):
-        timed = [row for row in compared if "change" in row]
         chosen = [row for row in timed if (row["item"] in of_host) == (clock == "host")]
         changes = sorted(abs(row["change"]) for row in chosen)
         if changes:
