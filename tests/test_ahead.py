@@ -67,7 +67,7 @@ def test_spares_are_given_out_once_by_what_they_have_started() -> None:
         first, second = ahead.worker("first"), ahead.worker("second", compiles=True)
         assert first.pid != second.pid
         assert (first.name, second.name) == ("first", "second")
-        unused = ahead._spares[False][0].result()
+        unused = ahead._spares[False][0].worker()
         ahead.settle()
         assert gone(unused) and running(first)
         with ahead.worker("third") as third:
@@ -84,7 +84,7 @@ def test_what_hangs_ends_with_it(tmp_path: Path) -> None:
         wait = ahead.start(lambda: load(worker, path))
         ahead.watched(worker)
         ahead.spares([False])
-        spare = ahead._spares[False][0].result()
+        spare = ahead._spares[False][0].worker()
         began = time.monotonic()
     assert time.monotonic() - began < 30.0
     assert gone(worker) and gone(spare)

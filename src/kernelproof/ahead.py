@@ -18,6 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
 from kernelproof.errors import CandidateError, KernelproofError
+from kernelproof.standby import Spare, standby
 from kernelproof.worker import Worker
 
 _T = TypeVar("_T")
@@ -49,7 +50,7 @@ class Ahead:
         self._pool = ThreadPoolExecutor(_THREADS, "ahead")
         self._work: list[Future[Any]] = []
         self._workers: list[Worker] = []
-        self._spares: dict[bool, list[Future[Worker]]] = {False: [], True: []}
+        self._spares: dict[bool, list[Spare]] = {False: [], True: []}
         self._lock = threading.Lock()
         self._over = False
 
@@ -61,8 +62,7 @@ class Ahead:
             self._over = True
         for worker in self._workers:
             worker.kill()
-        for spare in (*self._spares[False], *self._spares[True]):
-            _end(spare)
+        self._return()
         self._pool.shutdown()
 
     def start(self, work: Callable[[], _T], anywhere: bool = False) -> Callable[[], _T]:
@@ -86,12 +86,11 @@ class Ahead:
     def wait(self) -> None:
         """Until nothing runs in the background."""
         wait(self._work)
+        standby.wait()
 
     def settle(self) -> None:
-        """The same; workers that nobody took are ended."""
-        for kind in self._spares.values():
-            while kind:
-                _end(kind.pop())
+        """The same, now that no more spares are needed."""
+        self._return()
         self.wait()
 
     def context(self) -> None:
@@ -103,42 +102,52 @@ class Ahead:
     def cuda(self, worker: Worker) -> None:
         """Start CUDA in ``worker``; its next request waits for that."""
         if self.many and self.device != "cpu":
-            self.start(functools.partial(self._warmed, worker, False))
+            self.start(functools.partial(self._started, worker))
 
     def spares(self, compiled: Sequence[bool]) -> None:
-        """Start a trusted worker for each of these; where it is true `torch.compile` too."""
+        """Have a trusted worker for each of these; where it is true with `torch.compile` too."""
         for one in compiled if self.many else ():
-            future: Future[Worker] = Future()
-            self._spares[one].append(future)
-            self.start(functools.partial(self._spare, future, one))
+            self._spares[one].append(self._spare(one))
 
     def worker(self, name: str, compiles: bool = False) -> Worker:
         """A trusted worker, one that has been started if there is one."""
         for kind in (compiles, not compiles):
             if self._spares[kind]:
-                worker = self._spares[kind].pop(0).result()
+                worker = self._spares[kind].pop(0).worker()
                 worker.name = name
                 return worker
         return Worker(name)
 
-    def _spare(self, future: Future[Worker], compiles: bool) -> None:
-        try:
-            worker = Worker("spare")
-        except BaseException as error:
-            future.set_exception(error)
-            return
-        future.set_result(worker)
-        self._warmed(worker, compiles)
+    def done(self, worker: Worker, compiles: bool = False) -> None:
+        """Nobody needs ``worker`` any more, in which a module was. One that has compiled is not
+        used again: what torch has compiled for one module it would keep beside the next."""
+        if self.many and standby.lasting and worker.alive and not compiles:
+            standby.give_back(worker, self.device)
+        else:
+            worker.close()
 
-    def _warmed(self, worker: Worker, compiles: bool) -> None:
+    def _spare(self, compiles: bool) -> Spare:
+        if not standby.lasting:
+            return Spare.starting(self.device, compiles, self._submitted)
+        return standby.take(self.device, compiles) or standby.start(self.device, compiles)
+
+    def _submitted(self, work: Callable[[], Any]) -> Future[Any]:
+        self._work.append(self._pool.submit(work))
+        return self._work[-1]
+
+    def _return(self) -> None:
+        """Spares that nobody took wait for the next judgement, or end."""
+        for kind in self._spares.values():
+            while kind:
+                if standby.lasting:
+                    standby.give(kind.pop())
+                else:
+                    kind.pop().end()
+
+    def _started(self, worker: Worker) -> None:
         # What does not start here does not start when it is needed either, and is told then.
         with contextlib.suppress(CandidateError, KernelproofError):
-            worker.ask("cuda", timeout=_SECONDS, device=self.device, compile=compiles)
-
-
-def _end(spare: Future[Worker]) -> None:
-    if spare.exception() is None:
-        spare.result().close()
+            worker.ask("cuda", timeout=_SECONDS, device=self.device, compile=False)
 
 
 def _index(device: str) -> int:

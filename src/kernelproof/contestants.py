@@ -61,6 +61,7 @@ class Field:
     ) -> None:
         self.race = race
         self.payload = payload
+        self._ahead = ahead
         self.fresh = Fresh(
             lambda seed: race.reference.drawn(race.case, seed), tensor_bytes, secret, race.cuda,
             packing.packed,
@@ -90,12 +91,16 @@ class Field:
 
     @span("end the others")
     def __exit__(self, *_: object) -> None:
-        own = [*self.baselines.values(), self.floor, *self.rivals.values()]
-        for one in own:
+        own = [*self.baselines.values(), self.floor]
+        everyone = [*own, *self.rivals.values()]
+        for one in everyone:
             one.stop()
         # At once: the end of a process with a context on a GPU takes half a second.
-        with ThreadPoolExecutor(len(own)) as pool:
-            list(pool.map(lambda one: one.worker.close(), own))
+        with ThreadPoolExecutor(len(everyone)) as pool:
+            ends = [pool.submit(rival.worker.close) for rival in self.rivals.values()]
+            ends += [pool.submit(self._ahead.done, one.worker, one.compiles) for one in own]
+        for end in ends:
+            end.result()
         if self._pool is not None:
             self._pool.shutdown()
 

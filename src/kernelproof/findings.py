@@ -1,7 +1,7 @@
 """What is found out about a candidate beside its verdict and its times: what its process was seen
 to do, where one call spends its time, and what its kernels take.
 
-The last two need processes of their own on a GPU, and run beside the check where `ahead` allows it.
+The last need a process of their own, and run beside the check where `ahead` allows it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kernelproof.types import Case, Check, Inspection, LibraryUse, Timing, Verdi
 if TYPE_CHECKING:
     from kernelproof.options import Options
 
-# Larger cases are not profiled where there are others.
+# Larger cases are not profiled on a CPU where there are others.
 _PROFILED_BYTES = 16 << 20
 
 
@@ -44,7 +44,6 @@ class Findings:
         self.ahead = ahead
         self.timed = timed
         self._told: dict[str, Any] | None = None
-        self._profile: Callable[[], dict[str, Any]] | None = None
         self._inspected: Callable[[Timing], Inspection] | None = None
         if ahead.many:
             # Not sooner: two processes would build it at the same time.
@@ -53,35 +52,37 @@ class Findings:
     def _begin(self) -> None:
         # A reference that does not run is the check's affair.
         with contextlib.suppress(Exception):
-            self._profile = self._started_profile()
             self._inspected = self._started_inspection()
 
-    @span("evidence")
-    def evidence(self, verdict: Verdict) -> tuple[Verdict, LibraryUse | None]:
-        """The verdict with what tripwires and a profile of one call tell; and the profile."""
+    def tripped(self, verdict: Verdict) -> Verdict:
+        """The verdict with what the tripwires have seen so far."""
         checks, lost = self._tripped(verdict)
-        if lost is not None:
-            return lost, None
-        use = None
-        if self.subject.built and verdict.status == "pass" and not self.subject.emulated:
-            try:
-                profile = (self._profile or self._started_profile())()
-                use = evidence.library_use(profile, self.subject.candidate.language)
-            except CandidateError as error:
-                self.subject.revive()
-                text = f"no profile: {error.message}"
-                checks.append(Check(name="profile", outcome="note", message=text))
-        if use is not None:
-            forbidden = bool(getattr(self.reference.module, "OWN_KERNELS", False))
-            checks.append(evidence.library_check(use, forbidden))
-        return evidence.with_checks(verdict, checks), use
+        return lost if lost is not None else evidence.with_checks(verdict, checks)
 
-    def evidence_again(self, verdict: Verdict) -> Verdict:
+    def tripped_again(self, verdict: Verdict) -> Verdict:
         """The verdict with what was replaced only once the check was over."""
         checks, lost = self._tripped(verdict)
         if lost is not None:
             return lost
         return evidence.with_checks(verdict, [c for c in checks if c.outcome == "fail"])
+
+    @span("profile")
+    def profiled(self, verdict: Verdict) -> tuple[Verdict, LibraryUse | None]:
+        """The verdict with what a profile of one call tells; and the profile. To be asked for when
+        all else is over: a process in which something was profiled launches more slowly (CUPTI)."""
+        if verdict.status != "pass" or not self.subject.built or self.subject.emulated:
+            return verdict, None
+        try:
+            told = self._profile()
+            use = evidence.library_use(told, self.subject.candidate.language)
+        except CandidateError as error:
+            text = f"no profile: {error.message}"
+            check = Check(name="profile", outcome="note", message=text)
+            return evidence.with_checks(verdict, [check]), None
+        if use is None:
+            return verdict, None
+        forbidden = bool(getattr(self.reference.module, "OWN_KERNELS", False))
+        return evidence.with_checks(verdict, [evidence.library_check(use, forbidden)]), use
 
     def _tripped(self, verdict: Verdict) -> tuple[list[Check], Verdict | None]:
         """Checks of the tripwires, and of what else was seen; or the verdict where they could not
@@ -121,24 +122,12 @@ class Findings:
             notes = (*verdict.notes, f"not inspected: {error.message}")
             return verdict.model_copy(update={"notes": notes}), None
 
-    def _started_profile(self) -> Callable[[], dict[str, Any]]:
+    def _profile(self) -> dict[str, Any]:
         case = self._profiled_case()
-        payload = payload_of(self.reference, case, self.seed)
+        self.subject.revive()
+        self.subject.construct(*payload_of(self.reference, case, self.seed))
         inputs = self.reference.drawn(case, self.seed)
-
-        def profiled(subject: CandidateProcess) -> dict[str, Any]:
-            subject.construct(*payload)
-            return dict(subject.traced(inputs)["profile"])
-
-        def elsewhere() -> dict[str, Any]:
-            with self.subject.another() as other:
-                self.ahead.watched(other.worker)
-                return profiled(other)
-
-        # Large ones may not fit into the GPU's memory twice.
-        if self.ahead.many and self.reference.input_bytes(case) <= _PROFILED_BYTES:
-            return self.ahead.start(elsewhere)
-        return lambda: profiled(self.subject)
+        return dict(self.subject.traced(inputs)["profile"])
 
     def _started_inspection(self) -> Callable[[Timing], Inspection] | None:
         if self.timed is None:

@@ -154,7 +154,7 @@ def _judged(
             seen.ask()  # a worker that does not answer is asked again, and told of, below
         verdict = _gradients(reference, subject, verdict, job.seeds, job.options)
         verdict = _second_device(reference, subject, verdict, job.seeds, job.options)
-        verdict, library = seen.evidence(verdict)
+        verdict = seen.tripped(verdict)
         # An emulated kernel has no time worth telling.
         if field is not None and verdict.status == "pass":
             ahead.settle()
@@ -162,8 +162,10 @@ def _judged(
                 verdict, timing = timing_of.time(field, subject, verdict, progress)
             except CandidateError as error:
                 verdict = silent_worker(verdict, error)
-            if verdict.status == "pass":
-                verdict = seen.evidence_again(verdict)
+            if verdict.status in ("pass", "cheat"):
+                # Of a cheat that a clock has found it may tell how.
+                verdict = seen.tripped_again(verdict)
+        verdict, library = seen.profiled(verdict)
         verdict, inspection = seen.inspection(verdict, timing)
     return _record(job, subject, verdict, timing, library, inspection)
 

@@ -9,7 +9,7 @@ from concurrent.futures import Executor, Future, wait
 from typing import TYPE_CHECKING, Any
 
 from kernelproof import forms
-from kernelproof.errors import CandidateCrash
+from kernelproof.errors import CandidateCrash, CandidateError
 from kernelproof.subject import threads
 from kernelproof.timing import Drawn, Fresh, Picks
 from kernelproof.types import Clock
@@ -170,9 +170,9 @@ class TimedModule(Timed):
         options: Options, wrap: str | None = None, only: Callable[[list[Any]], list[Any]] = list,
         tf32: bool | None = None, worker: Callable[[str, bool], Worker] = _new,
     ) -> None:  # fmt: skip
-        compiled = wrap is not None and wrap.startswith("compile")
-        timeout = options.compile_timeout if compiled else options.call_timeout
-        super().__init__(worker(name, compiled), fresh, timeout, only=only)
+        self.compiles = wrap is not None and wrap.startswith("compile")
+        timeout = options.compile_timeout if self.compiles else options.call_timeout
+        super().__init__(worker(name, self.compiles), fresh, timeout, only=only)
         self.name = name
         self.load = {
             "path": path, "kind": "baseline", "attr": attr, "device": device, "wrap": wrap,
@@ -182,6 +182,17 @@ class TimedModule(Timed):
         self.payload = payload
 
     def _prepared(self) -> dict[str, Any]:
-        loaded = self._ask("load", payload=self.payload, **self.load)
+        loaded = self._loaded()
         self.built = loaded["import_seconds"], loaded["construct_seconds"]
         return super()._prepared()
+
+    def _loaded(self) -> dict[str, Any]:
+        try:
+            return dict(self._ask("load", payload=self.payload, **self.load))
+        except CandidateError:
+            if not self.worker.again:
+                raise
+            # It may be for what another module has left there.
+            self.worker.close()
+            self.worker = Worker(self.name)
+            return dict(self._ask("load", payload=self.payload, **self.load))

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernelproof import openmp
 from kernelproof.errors import CandidateError, KernelproofError, UsageError
+from kernelproof.standby import standby
 from kernelproof.worker import wire
 from kernelproof.worker.client import start_server
 
@@ -170,6 +171,7 @@ def main(fd: int, how: Mapping[str, Any]) -> None:
         os.sched_setaffinity(0, how["processors"])
     os.nice(int(how["nice"]))
     openmp.wait_passively()
+    standby.lasting = True
     threading.Thread(target=_end_with, args=(sock,), daemon=True).start()
     # Its import of torch runs beside this process's own.
     start_server()

@@ -14,6 +14,7 @@ Requests (see `client.Worker.ask`):
     gradients  those of one call; see `backward`
     build    import the file, which compiles it, for a GPU that need not be there
     traced   what the candidate did to the process, and where one call spends its time
+    clear    be without the module again; returns whether nothing of it is left
 
 A worker never judges.
 """
@@ -26,22 +27,22 @@ import importlib.machinery
 import socket
 import sys
 import time
-import traceback
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from kernelproof import launching
-from kernelproof.errors import CandidateError, CompileError
 from kernelproof.importing import import_file
 from kernelproof.seeding import seed_all
 from kernelproof.spare import spare_memory
 from kernelproof.strides import overlaps
 from kernelproof.worker import packing, wire, wrapping
 from kernelproof.worker.constructing import constructed, factory_of
+from kernelproof.worker.describing import described
 from kernelproof.worker.inputs import Placed, leaves_of, nearer
 from kernelproof.worker.profiling import profiled
+from kernelproof.worker.restoring import Before
 from kernelproof.worker.sampling import Sampler
 from kernelproof.worker.streams import call_on_side_stream
 from kernelproof.worker.tripwires import Tripwires
@@ -64,10 +65,10 @@ def serve(sock: socket.socket) -> None:
         try:
             answer: Any = {"answer": wire.encode(host.handle(request, payload), out)}
         except Exception as error:
-            answer, out = _described(error, request.get("path") or host.path), []
+            answer, out = described(error, request.get("path") or host.path), []
         except SystemExit as error:
             # A candidate that calls sys.exit has not answered; it must not end the worker quietly.
-            answer, out = _described(error, request.get("path") or host.path), []
+            answer, out = described(error, request.get("path") or host.path), []
         wire.send(sock, answer, out, waits=True)
         out.clear()
         if request["do"] == "call":
@@ -87,6 +88,7 @@ class Host:
         self.sampler: Sampler | None = None
         self.tripwires: Tripwires | None = None
         self.recorder: Any = None  # of emulated launches
+        self.before: Before | None = None
 
     def handle(self, request: dict[str, Any], payload: Any) -> Any:
         do = request["do"]
@@ -112,6 +114,8 @@ class Host:
             return self.gradients(*payload)
         if do == "build":
             return _build(request)
+        if do == "clear":
+            return self.clear()
         assert self.sampler is not None
         if do == "warm":
             return self.sampler.warm()
@@ -144,7 +148,11 @@ class Host:
             self.recorder = Recorder(apart=True)
             self.recorder.prepare(request["language"], Path(self.path))
         if self.source is None:
-            self.tripwires = Tripwires(str(Path(self.path).parent))
+            if self.tripwires is None:
+                # Before anything is imported that could change what is watched.
+                self.tripwires = Tripwires(str(Path(self.path).parent))
+            if request["kind"] == "baseline":
+                self.before = Before(Path(self.path).parent)
             sys.meta_path.append(_Beside(Path(self.path).parent))
             _prepare_toolchain(request["language"])
             self.source = import_file(Path(self.path), request["kind"])
@@ -233,11 +241,29 @@ class Host:
             self.tripwires.keep(self.sampler)
         return self.sampler.prepare(graph=bool(request["graph"]))
 
+    def clear(self) -> bool:
+        """Be without the module again, for another; whether nothing of it is left. Not for
+        candidates, who would find a way to leave something."""
+        if self.before is None or self.tripwires is None:
+            return True
+        patched = self.tripwires.report()["patched"]
+        self.tripwires.let_go()
+        self.source = self.module = self.captured = self.sampler = None
+        self.previous = []
+        sys.meta_path[:] = [f for f in sys.meta_path if not isinstance(f, _Beside)]
+        restored = self.before.restored(self.device)
+        self.before = None
+        return restored and not patched
+
     def traced(self, payload: Any) -> Any:
-        """The tripwires' report and, where inputs are given, a profile of one call on them."""
+        """The tripwires' report and, where inputs are given, a profile of one call on them: for
+        that the memory of timed calls is given back."""
         assert self.tripwires is not None
         answer = {"tripwires": self.tripwires.report(), "profile": None}
         if payload is not None:
+            self.sampler = None
+            self.tripwires.let_go()
+            spare_memory(self.device)
             answer["profile"] = profiled(
                 self.module, Placed(payload, self.device).given, self.device
             )
@@ -358,38 +384,3 @@ def _synchronize(device: str) -> None:
         torch.cuda.synchronize()
         # Where another device is the current one.
         torch.cuda.synchronize(device)
-
-
-def _described(error: BaseException, path: str) -> dict[str, Any]:
-    """An error as the parent reports it: status, one line, and the frames of the user's files."""
-    status = "crash"
-    detail = ""
-    message = f"{type(error).__name__}: {error}"
-    if isinstance(error, CandidateError):
-        status, message, detail = error.status, error.message, error.detail
-    elif isinstance(error, SyntaxError):
-        status = CompileError.status
-        line = f":{error.lineno}" if error.lineno else ""
-        message = f"{Path(error.filename or path).name}{line}: {error.msg}"
-        detail = (error.text or "").rstrip()
-    elif isinstance(error, PermissionError):
-        message += ". A candidate may read its own folder and what is installed, and write to "
-        message += "tempfile.gettempdir(); see docs/trust.md"
-    elif isinstance(error, SystemExit):
-        message = f"the candidate called sys.exit({error.code!r})"
-    if not detail and not isinstance(error, CandidateError):
-        detail = _user_traceback(error, path)
-    return {"error": message, "status": status, "detail": detail}
-
-
-def _user_traceback(error: BaseException, path: str) -> str:
-    folder = str(Path(path).parent) if path else ""
-    frames = [
-        f
-        for f in traceback.extract_tb(error.__traceback__)
-        if folder and f.filename.startswith(folder)
-    ]
-    if not frames:
-        frames = traceback.extract_tb(error.__traceback__)[-1:]
-    lines = [f"{Path(f.filename).name}:{f.lineno}: in {f.name}: {f.line}" for f in frames]
-    return "\n".join([*lines, f"{type(error).__name__}: {error}"])

@@ -161,6 +161,8 @@ class Worker:
     @span("start a worker")
     def __init__(self, name: str, confinement: Confinement | None = None) -> None:
         self.name = name
+        # Whether it had another module before.
+        self.again = False
         ours, theirs = wire.pair()
         self._channel, channel = socket.socketpair()
         self._server, self._supervisor = _fork(theirs, channel, confinement)

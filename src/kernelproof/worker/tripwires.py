@@ -143,6 +143,10 @@ class Tripwires:
         plain = {name: type(v) for name, v in vars(one).items() if type(v) in (list, dict)}
         self._objects.append((one, type(one), held, plain))
 
+    def let_go(self) -> None:
+        """Hold none of what `keep` was given any longer."""
+        self._objects.clear()
+
     def look(self) -> None:
         """Note what stands between functions and their callers by now. Asked for again and again
         while calls are timed: what is there in between could be gone at the end."""
