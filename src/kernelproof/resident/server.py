@@ -30,6 +30,7 @@ from kernelproof.importing import uncollected
 from kernelproof.resident import launch, place
 from kernelproof.resident.imported import Imported
 from kernelproof.resident.place import Line
+from kernelproof.standby import standby
 from kernelproof.worker import processes
 from kernelproof.worker.client import start_server
 
@@ -58,6 +59,7 @@ def main(fd: int) -> NoReturn:
     # Beside this process's own import of torch.
     start_server(more=True)
     openmp.wait_passively()
+    standby.lasting = True
     # Whatever comes of a candidate, also once its supervisor was killed, stays below this process:
     # see `Judge._stranger`.
     processes.adopt_orphans()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
+import importlib
 import json
 import os
 import re
@@ -25,8 +26,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernelproof import openmp
+from kernelproof import ahead, openmp
 from kernelproof.errors import CandidateError, KernelproofError, UsageError
+from kernelproof.importing import uncollected
 from kernelproof.standby import standby
 from kernelproof.worker import wire
 from kernelproof.worker.client import start_server
@@ -173,12 +175,23 @@ def main(fd: int, how: Mapping[str, Any]) -> None:
     openmp.wait_passively()
     standby.lasting = True
     threading.Thread(target=_end_with, args=(sock,), daemon=True).start()
-    # Its import of torch runs beside this process's own.
+    # Its import of torch runs beside this process's own, and so does the driver's start.
     start_server()
+    if any(Path(path).exists() for path in ahead.DRIVERS):
+        threading.Thread(target=ahead.retain_context, args=("cuda",), daemon=True).start()
+    _imports()
     with contextlib.suppress(wire.Closed):
         while True:
             request, _ = wire.receive(sock)
             wire.send(sock, _answer(sock, request))
+
+
+def _imports() -> None:
+    """What every item needs, at once; `_tidy` need not look at it after each of them."""
+    with uncollected():
+        for name in ("torch", "kernelproof.pipeline", "kernelproof.findings"):
+            importlib.import_module(name)
+    gc.freeze()
 
 
 def _end_with(sock: socket.socket) -> None:
