@@ -99,7 +99,7 @@ def test_modules_beside_a_problem_are_its_own(tmp_path: Path) -> None:
             (path.parent / "helper.py").write_text(f"def add(x): return x + {number}\n")
             load(worker, path)
             assert called(worker).tolist() == [number] * 3
-            assert worker.ask("clear", timeout=10.0) is True
+            assert worker.ask("clear", timeout=10.0) == []
         worker.close()
 
 

@@ -15,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 from kernelproof.errors import CandidateError, KernelproofError
+from kernelproof.timeline import span
 from kernelproof.worker import Worker
 
 _START_SECONDS = 120.0
@@ -120,13 +121,15 @@ class Standby:
 
     def give_back(self, worker: Worker, device: str) -> None:
         """Keep a worker that a module was in; or end it, where something of that is left."""
-        clear = False
-        with contextlib.suppress(CandidateError, KernelproofError):
-            clear = bool(worker.ask("clear", timeout=_CLEAR_SECONDS))
-        if clear:
+        try:
+            left = list(worker.ask("clear", timeout=_CLEAR_SECONDS))
+        except (CandidateError, KernelproofError) as error:
+            left = [str(error)]
+        if not left:
             worker.again = True
             self.give(Spare.of(worker, device))
-        else:
+            return
+        with span(f"{worker.name} is not used again: {', '.join(map(str, left))}"):
             worker.close()
 
     def wait(self) -> None:

@@ -217,8 +217,8 @@ class Local:
         how = {VISIBLE: gpu.name}
         if lanes == 1:
             return [Worker(f"gpu {gpu.name}", self._rules, environment=how, processors=cores)]
-        size, free = _memory(gpu.name)
-        room = Room(size, free, lanes)
+        size, free, holders = _memory(gpu.name)
+        room = Room(size, free, lanes, holders)
         self._rooms.append(room)
         return [
             Lane(
@@ -279,13 +279,20 @@ def _capability(gpu: str) -> str:
         return ""
 
 
-def _memory(gpu: str) -> tuple[float, Callable[[], float]]:
-    """Bytes of memory of a GPU that CUDA_VISIBLE_DEVICES takes by this name, and how many are free.
-    Raises UsageError where NVML does not tell."""
+def _memory(gpu: str) -> tuple[float, Callable[[], float], Callable[[], dict[int, float]]]:
+    """Bytes of memory of a GPU that CUDA_VISIBLE_DEVICES takes by this name; how many are free; and
+    how many each process holds, where NVML tells. Raises UsageError where it tells nothing."""
     try:
         nvml, handle = _handle(gpu)
         size = float(nvml.nvmlDeviceGetMemoryInfo(handle).total)
-        return size, lambda: float(nvml.nvmlDeviceGetMemoryInfo(handle).free)
+        return (
+            size,
+            lambda: float(nvml.nvmlDeviceGetMemoryInfo(handle).free),
+            lambda: {
+                int(process.pid): float(process.usedGpuMemory or 0)
+                for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+            },
+        )
     except Exception as error:
         raise UsageError(
             f"--lanes needs to know how much memory GPU {gpu} has, which NVML does not tell "

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 # Two contexts, code, and what a check holds in parts.
@@ -37,6 +38,17 @@ _SIGNS = (
 )  # fmt: skip
 
 
+_MOST_NAMED = 3
+
+
+def _command(pid: int) -> str:
+    """Such as " (python3)"; "" for a process that this machine does not show."""
+    try:
+        return f" ({Path(f'/proc/{pid}/comm').read_text().strip()})"
+    except OSError:
+        return ""
+
+
 def needed(held: int) -> float:
     """Bytes of a GPU's memory that judging a problem may need whose inputs and outputs are ``held``
     bytes."""
@@ -59,13 +71,16 @@ class Room:
     Args:
         free: how many bytes nobody holds now, by the driver.
         lanes: judges that share it; each keeps a context and some memory while it waits.
+        holders: how many bytes each process holds now, by the driver, which may know of none.
     """
 
     def __init__(
-        self, size: float, free: Callable[[], float] | None = None, lanes: int = 1
-    ) -> None:
+        self, size: float, free: Callable[[], float] | None = None, lanes: int = 1,
+        holders: Callable[[], dict[int, float]] = dict,
+    ) -> None:  # fmt: skip
         self.size = size
         self._free_now = free
+        self._holders = holders
         self._idle = _SLACK_BYTES + lanes * _IDLE_BYTES
         self._free = size
         self._queue: deque[object] = deque()
@@ -100,11 +115,20 @@ class Room:
             if time.monotonic() >= end:
                 return (
                     f"memory ran out while processes that are not the run's held the GPU's: "
-                    f"{free / 1e9:.0f} of {self.size / 1e9:.0f} GB were free. Resume the run when "
-                    "they are gone"
+                    f"{free / 1e9:.0f} of {self.size / 1e9:.0f} GB were free{self._held()}. Resume "
+                    "the run when they are gone"
                 )
             time.sleep(min(_LOOK_SECONDS, patience))
         return ""
+
+    def _held(self) -> str:
+        """Who holds most, in words; "" where that is not known."""
+        held: dict[int, float] = {}
+        with contextlib.suppress(Exception):  # of NVML; the processes may have just ended
+            held = self._holders()
+        most = sorted(held.items(), key=lambda item: -item[1])[:_MOST_NAMED]
+        named = [f"{pid}{_command(pid)} {size / 1e9:.1f} GB" for pid, size in most if size > 0]
+        return f", held by process {', '.join(named)}" if named else ""
 
     def hold(self, device: str) -> None:
         """Hold the lease of ``device`` until `close`: those that share the GPU have it together."""

@@ -14,7 +14,7 @@ Requests (see `client.Worker.ask`):
     gradients  those of one call; see `backward`
     build    import the file, which compiles it, for a GPU that need not be there
     traced   what the candidate did to the process, and where one call spends its time
-    clear    be without the module again; returns whether nothing of it is left
+    clear    be without the module again; returns what is left of it
 
 A worker never judges.
 """
@@ -241,19 +241,19 @@ class Host:
             self.tripwires.keep(self.sampler)
         return self.sampler.prepare(graph=bool(request["graph"]))
 
-    def clear(self) -> bool:
-        """Be without the module again, for another; whether nothing of it is left. Not for
-        candidates, who would find a way to leave something."""
+    def clear(self) -> list[str]:
+        """Be without the module again, for another. Returns what is left of it. Not for candidates,
+        who would find a way to leave something."""
         if self.before is None or self.tripwires is None:
-            return True
-        patched = self.tripwires.report()["patched"]
+            return []
+        patched = [str(name) for name in self.tripwires.report()["patched"]]  # type: ignore[union-attr]
         self.tripwires.let_go()
         self.source = self.module = self.captured = self.sampler = None
         self.previous = []
         sys.meta_path[:] = [f for f in sys.meta_path if not isinstance(f, _Beside)]
-        restored = self.before.restored(self.device)
+        left = self.before.left(self.device)
         self.before = None
-        return restored and not patched
+        return [*left, *patched]
 
     def traced(self, payload: Any) -> Any:
         """The tripwires' report and, where inputs are given, a profile of one call on them: for

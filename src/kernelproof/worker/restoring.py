@@ -61,8 +61,10 @@ _OF_GPU: dict[str, Callable[[], Any]] = {
     "stream": lambda: torch.cuda.current_stream().cuda_stream,
 }
 # What a module may have replaced in here is used by the next one.
-_PLACES = (torch, torch.nn, torch.nn.functional, torch.nn.init, torch.Tensor, torch.nn.Module,
-           torch.autograd.Function, torch.cuda)  # fmt: skip
+_PLACES: tuple[Any, ...] = (
+    torch, torch.nn, torch.nn.functional, torch.nn.init, torch.Tensor, torch.nn.Module,
+    torch.autograd.Function, torch.cuda,
+)  # fmt: skip
 
 
 class Before:
@@ -73,27 +75,27 @@ class Before:
         self.modules = set(sys.modules)
         self.tf32 = _tf32()
         self.settings = _settings()
-        self.functions = [dict(vars(place)) for place in _PLACES]
+        self.functions = [_functions(place) for place in _PLACES]
 
-    def restored(self, device: str) -> bool:
+    def left(self, device: str) -> list[str]:
         """Put it back, as far as that is known to be possible, once nothing holds the module any
-        more; and whether all is as it was."""
+        more. Returns what is other than it was."""
         _set_tf32(self.tf32)
         for name in set(sys.modules) - self.modules:
             if self._own(name):
                 del sys.modules[name]
         gc.collect()
-        learnt = any(name in sys.modules and name not in self.modules for name in _LEARNING)
         now = _settings()
-        same = all(now[name] == value for name, value in self.settings.items())
-        return same and not learnt and not self._replaced() and _emptied(device)
-
-    def _replaced(self) -> bool:
-        return any(
-            vars(place).get(name) is not value
+        found = [name for name, value in self.settings.items() if now[name] != value]
+        found += [n for n in _LEARNING if n in sys.modules and n not in self.modules]
+        found += [
+            f"{place.__name__}.{name}"
             for place, held in zip(_PLACES, self.functions, strict=True)
             for name, value in held.items()
-        )
+            if vars(place).get(name) is not value
+        ]
+        held = _held(device)
+        return [*found, f"{held} bytes of the GPU"] if held > _LEFT_BYTES else found
 
     def _own(self, name: str) -> bool:
         """Whether a module came with the one that was loaded: another may have its name."""
@@ -127,11 +129,16 @@ def _set_tf32(wanted: tuple[Any, Any]) -> None:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = wanted
 
 
-def _emptied(device: str) -> bool:
-    """Give back the memory of the GPU; whether nothing of it is held."""
+def _functions(place: Any) -> dict[str, Any]:
+    """Its functions and classes, not what it counts or remembers."""
+    return {name: value for name, value in vars(place).items() if callable(value)}
+
+
+def _held(device: str) -> int:
+    """Give back the memory of the GPU; returns how many bytes of it are still held."""
     if device == "cpu" or not torch.cuda.is_initialized():
-        return True
+        return 0
     torch.cuda.synchronize(device)
     torch._C._cuda_clearCublasWorkspaces()
     torch.cuda.empty_cache()
-    return torch.cuda.memory_allocated(device) <= _LEFT_BYTES
+    return torch.cuda.memory_allocated(device)
