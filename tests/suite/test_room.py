@@ -7,6 +7,7 @@ import dataclasses
 import json
 import socket
 import threading
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -244,8 +245,20 @@ def test_lanes_need_a_gpu_and_no_clock() -> None:
         local.Local(local.Rules(False, {}, 60.0), [local.Gpu("none", 0, 1)], lanes=2)
 
 
+def test_who_holds_the_memory_is_named() -> None:
+    mine = os.getpid()
+    room = Room(1e11, lambda: 1e10, 1, lambda: {mine: 6e10, 1 << 30: 2e10, 5: 0.0})
+    told = room.lacking()
+    assert f"held by process {mine} (" in told and "60.0 GB, 1073741824 20.0 GB. Resume" in told
+
+    def fails() -> dict[int, float]:
+        raise RuntimeError("NVML")
+
+    assert "10 of 100 GB were free. Resume" in Room(1e11, lambda: 1e10, 1, fails).lacking()
+
+
 def test_judges_that_share_a_gpu_have_room_of_their_own(monkeypatch) -> None:
-    monkeypatch.setattr(local, "_memory", lambda name: (1e11, lambda: 1e11))
+    monkeypatch.setattr(local, "_memory", lambda name: (1e11, lambda: 1e11, dict))
     crew = local.Local(
         local.Rules(False, {}, 60.0), [local.Gpu("0", 0, 2), local.Gpu("1", 1, 2)], lanes=3
     )
