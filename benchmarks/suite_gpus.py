@@ -6,11 +6,12 @@
 The candidates are fixtures of tests/candidates: right and wrong, in CUDA, Triton and PyTorch. Each
 of the two runs begins with a data folder of its own that has the floors of the GPUs and nothing
 else, so that both compile all. Nothing else may run on the machine.
-``--gpus`` makes one of the two runs alone; ``--join`` takes the other from an earlier results file,
-whose environment is kept beside it. What was judged is in the file should a run be cut off.
-``--inline`` judges after it candidates that take nvcc half a minute: their seconds tell whether
-the builds ahead were what the GPU's worker found. ``--rehearse`` does all of it on the CPU, without
-times.
+Options are the usual ones but for the baselines, of which there is eager alone; ``--quick`` makes
+checks and timings short, so that what they begin with weighs more. ``--gpus`` makes one of the two
+runs alone; ``--join`` takes the other from an earlier results file, whose environment is kept
+beside it. What was judged is in the file should a run be cut off. ``--inline`` judges after it
+candidates that take nvcc half a minute: their seconds tell whether the builds ahead were what the
+GPU's worker found. ``--rehearse`` does all of it on the CPU, without times.
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 FIXTURES = ROOT / "tests" / "candidates"
-# They would take the suite's time by themselves: hangs, and what nvcc compiles.
-SLOW = ("hang", "carry_never_published", "inline", "cuda_stable")
+# They would take the suite's time by themselves: hangs, and what nvcc or torch.compile compiles.
+SLOW = ("hang", "carry_never_published", "inline", "cuda_stable", "compiled_inside")
 INLINE = ("axpby__cuda_inline.py", "groupnorm_silu__cuda_inline_weight_by_group.py")
-OPTIONS = {"level": "quick", "baselines": ["eager"], "rounds": 25, "seconds": 0.8}
+OPTIONS = {"baselines": ["eager"]}
+QUICK = {"level": "quick", "rounds": 25, "seconds": 0.8}
 
 
 def chosen(count: int) -> list[Path]:
@@ -64,6 +66,12 @@ def suite(folder: Path, candidates: list[Path]) -> tuple[Path, Path]:
     return problems, place
 
 
+def told_options(args: argparse.Namespace) -> dict[str, Any]:
+    return {
+        **OPTIONS, **(QUICK if args.quick else {}), **({"device": "cpu"} if args.rehearse else {}),
+    }  # fmt: skip
+
+
 def judged(
     folder: Path, gpus: str, args: argparse.Namespace,
     kept: Callable[[float, Any], None] = lambda since, result: None,
@@ -71,7 +79,7 @@ def judged(
     """Seconds of the run; its results are given to ``kept`` as they come."""
     from kernelproof.suite import runs
 
-    options = {**OPTIONS, "device": "cpu"} if args.rehearse else OPTIONS
+    options = told_options(args)
     means = runs.Means(gpus=None if args.rehearse else gpus, limit=60.0)
     started = time.perf_counter()
 
@@ -156,6 +164,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=40)
     parser.add_argument("--gpus", choices=("0", "0,1"), help="make this one of the two runs alone")
     parser.add_argument("--join", type=Path, help="a results file that has the other run")
+    parser.add_argument("--quick", action="store_true", help="short checks and timings")
     parser.add_argument("--inline", action="store_true")
     parser.add_argument("--rehearse", action="store_true")
     parser.add_argument("--output", type=Path, default=ROOT / "results/h200/suite-two-gpus.json")
@@ -168,7 +177,7 @@ def main() -> None:
     needed = max(len(one.split(",")) for one in chosen_gpus)
     if len(gpus) < needed and not args.rehearse:
         raise SystemExit(f"{needed} GPU(s) are needed; there are {len(gpus)}")
-    body: dict[str, Any] = {"options": OPTIONS, "halves": {}}
+    body: dict[str, Any] = {"options": told_options(args), "halves": {}}
     if args.join is not None:
         body["halves"].update(json.loads(args.join.read_text())["halves"])
     folder = Path(tempfile.mkdtemp())

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import socket
 import threading
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -104,6 +104,37 @@ def test_what_ran_out_of_memory_beside_others_is_judged_alone(tmp_path, monkeypa
     assert lane.judge(item) is right
     lane.room.close()
     assert starved(full) and not starved("output is 1")
+
+
+def test_nobody_is_alone_while_another_is_weighed(tmp_path, monkeypatch) -> None:
+    """A reference may hold much of the GPU for as long as it is weighed."""
+    monkeypatch.setenv("KERNELPROOF_HOME", str(tmp_path))
+    item = Item(Path("p.py"), Path("c.py"), "p")
+    weighing, go_on, order = threading.Event(), threading.Event(), []
+
+    class Weighed(Lane):
+        def carry_out(self, do: str, given: Order | None) -> Any:
+            if do == "weigh" and self.weight == 10:
+                weighing.set()
+                go_on.wait(10)
+            order.append((do, self.weight))
+            return super().carry_out(do, given)
+
+    room = Room(1e10)
+    light, heavy = Weighed(room, [answer()], 10), Weighed(room, [answer()], 1 << 40)
+    threads = [threading.Thread(target=lane.judge, args=(item,)) for lane in (light, heavy)]
+    threads[0].start()
+    assert weighing.wait(10)
+    threads[1].start()
+    while ("weigh", 1 << 40) not in order:
+        time.sleep(0.01)
+    time.sleep(0.2)
+    assert order == [("weigh", 1 << 40)]
+    go_on.set()
+    for thread in threads:
+        thread.join(10)
+    assert ("judge", 1 << 40) in order and ("judge", 10) in order
+    room.close()
 
 
 def test_memory_that_others_hold_is_waited_for_and_no_verdict(tmp_path, monkeypatch) -> None:

@@ -3,6 +3,7 @@ CPU."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -57,6 +58,11 @@ class Worker:
         self._lock = threading.Lock()
         self._closed = False
 
+    def prepare(self) -> None:
+        """Start its process now, which imports for some seconds before it can judge."""
+        with contextlib.suppress(Lost):
+            self._started()
+
     def judge(self, item: Item) -> dict[str, Any]:
         order = self.rules.order(item, str(item.problem), str(item.candidate))
         answer: dict[str, Any] = self.carry_out("judge", order)
@@ -105,7 +111,9 @@ class Lane(Worker):
     def judge(self, item: Item) -> dict[str, Any]:
         order = self.rules.order(item, str(item.problem), str(item.candidate))
         order = dataclasses.replace(order, held=True)
-        weight = self.carry_out("weigh", order)
+        # What a reference takes while it is weighed is to be missing to nobody who is alone.
+        with self.room.taken(needed(0)):
+            weight = self.carry_out("weigh", order)
         self.room.hold(weight["lease"])
         need, of_host = needed(weight["bytes"]), needed_of_host(weight["bytes"])
         if need < self.room.size:
@@ -232,6 +240,11 @@ class Local:
             for n in range(lanes)
         ]
 
+    def prepare(self, count: int) -> None:
+        """Start the processes of ``count`` workers, or of all, now."""
+        for worker in self._slots[:count]:
+            worker.prepare()
+
     def slots(self) -> Sequence[Worker]:
         new, self._slots = self._slots, []
         return new
@@ -246,8 +259,8 @@ class Local:
                 self._idle.append(builder)
 
     def close(self) -> None:
-        for builder in self._builders:
-            builder.close()
+        for worker in (*self._slots, *self._builders):
+            worker.close()
         for room in self._rooms:
             room.close()
 

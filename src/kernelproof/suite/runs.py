@@ -81,10 +81,17 @@ def start(
         timed=timed, options=dict(options or {}), count=len(suite.items),
     )  # fmt: skip
     means = means or Means()
-    _crew(run, means, set_up=False)
-    Suites(store).create(run)
-    began(run)
-    return _carry_on(run, suite, means, store, told)
+    crew = _crew(run, means, set_up=means.workers == "local")
+    try:
+        if crew is not None:
+            # Their imports take longer than the store, which may be a new one.
+            crew.prepare(sum(item.candidate is not None for item in suite.items))
+        Suites(store).create(run)
+        began(run)
+        return _carry_on(run, suite, means, store, told, crew)
+    finally:
+        if crew is not None:
+            crew.close()
 
 
 def resume(
@@ -118,9 +125,11 @@ def state(run: str, *, store: str | None = None) -> SuiteState:
 
 
 def judge_items(
-    run: SuiteRun, items: list[Item], means: Means, store: str | None, told: Told = unheard
-) -> None:
-    """Judge ``items`` and keep each result and record in the store as it comes."""
+    run: SuiteRun, items: list[Item], means: Means, store: str | None, told: Told = unheard,
+    crew: engine.Crew | None = None,
+) -> None:  # fmt: skip
+    """Judge ``items`` and keep each result and record in the store as it comes. ``crew``: workers
+    that are there already."""
     kept, records = Suites(store), Store(store)
     done = run.count - len(items)
 
@@ -133,16 +142,17 @@ def judge_items(
         told(result, done, run.count)
 
     if items:
-        engine.run(items, _crew(run, means), keep)
+        engine.run(items, crew or _crew(run, means), keep)
 
 
 def _carry_on(
-    run: SuiteRun, suite: Suite, means: Means, store: str | None, told: Told
-) -> SuiteState:
+    run: SuiteRun, suite: Suite, means: Means, store: str | None, told: Told,
+    crew: engine.Crew | None = None,
+) -> SuiteState:  # fmt: skip
     kept = Suites(store)
     before = {r.item: r for r in kept.results(run.id) if r.status not in results.AGAIN}
     left = [i for i in suite.items if i.name not in before or before[i.name].digest != _digest(i)]
-    judge_items(run, left, means, store, told)
+    judge_items(run, left, means, store, told, crew)
     return _state(run, kept.results(run.id))
 
 
