@@ -15,7 +15,7 @@ from kernelproof.ahead import Ahead
 from kernelproof.check import evidence
 from kernelproof.errors import CandidateError
 from kernelproof.problem import Reference
-from kernelproof.subject import CandidateProcess, payload_of
+from kernelproof.subject import QUICK_TO_COMPILE, CandidateProcess, payload_of
 from kernelproof.timeline import span
 from kernelproof.types import Case, Check, Inspection, LibraryUse, Timing, Verdict
 
@@ -45,8 +45,10 @@ class Findings:
         self.timed = timed
         self._told: dict[str, Any] | None = None
         self._inspected: Callable[[Timing], Inspection] | None = None
-        if ahead.many:
-            # Not sooner: two processes would build it at the same time.
+        if ahead.many and subject.candidate.language in QUICK_TO_COMPILE:
+            self._begin()
+        elif ahead.many:
+            # Not sooner: two processes would build it at the same time, for a minute.
             subject.once_built = self._begin
 
     def _begin(self) -> None:

@@ -25,14 +25,12 @@ from kernelproof.inspect import assemble, cubin, devices, limits
 from kernelproof.inspect import compile as compiling
 from kernelproof.inspect.facts import Call, Measured, said
 from kernelproof.inspect.text import render
-from kernelproof.subject import CandidateProcess, payload_of
+from kernelproof.subject import QUICK_TO_COMPILE, CandidateProcess, payload_of
 from kernelproof.types import Candidate, Case, Inspection, KernelFacts, Launch, Timing
 from kernelproof.worker import Worker
 
 _FILES = (".cu", ".ptx", ".cubin")
 _NO_GPU_CODE = ("pytorch", "cpp-c", "cpp-stable", "cpp-inline")
-# Not what nvcc builds, which takes up to a minute.
-_QUICK_TO_COMPILE = ("cuda-nvrtc", "triton")
 _LAUNCHES_UNSEEN = "launches are not known: the call makes none that can be seen without a GPU"
 _PLAIN_SEED = 0
 
@@ -133,7 +131,7 @@ def beside_check(
     """
     if candidate.language in _NO_GPU_CODE:
         return None
-    if candidate.language not in _QUICK_TO_COMPILE and not (sanitize or ncu):
+    if candidate.language not in QUICK_TO_COMPILE and not (sanitize or ncu):
         return None
     device = _device(None)
     hides = () if _shipped(Path(candidate.path)) else (reference.problem.path,)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 # Languages whose launches can be interpreted without a GPU.
 EMULATED = ("cuda-nvrtc", "cuda-inline", "cuda-stable", "triton")
+# Not what nvcc builds, which takes up to a minute.
+QUICK_TO_COMPILE = ("cuda-nvrtc", "triton")
 _HOST_CODE = ("cuda-inline", "cuda-stable")
 
 
