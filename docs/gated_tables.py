@@ -14,7 +14,6 @@ from kernelproof.report.units import ratio, seconds
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results" / "h200" / "gated_recurrence.json"
-CHUNKS = ROOT / "results" / "h200" / "gated_recurrence-chunks.json"
 _COLOURS = {
     "kernelproof": "#0a7d4b", "flash-linear-attention": "#a04000", "eager": "#3355aa",
     "memory": "#888888",
@@ -101,43 +100,6 @@ def fp32() -> str:
         )
     lines += _rivals(_rows("fp32"))
     return "\n".join(lines) + "\n"
-
-
-def chunks() -> str:
-    """What longer chunks changed; times of flash-linear-attention are those of the other tables."""
-    stored = json.loads(CHUNKS.read_text())
-    others = {
-        row["name"]: next((t for n, t in _medians(row).items() if n != "kernelproof"), None)
-        for row in _report()["rows"]
-        if row["kind"] in ("target", "fp32", "shape")
-    }
-    lines = [
-        f"| {stored['gpu']}, torch {stored['torch']}, commit {stored['commit']}, {stored['date']} "
-        "| steps in a chunk | before | now | ratio | largest error | flash-linear-attention, then "
-        "| ratio |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    notes = []
-    for row in stored["rows"]:
-        before, now, theirs = row["before_us"], row["now_us"] * 1e-6, others.get(row["name"])
-        mark = ""
-        if row["note"]:
-            notes.append(row["note"])
-            mark = f" ({len(notes)})"
-        lines.append(
-            f"| {row['name']}{mark} | {row['chunk']} | {seconds(before * 1e-6) if before else '-'} "
-            f"| {seconds(now)} | {ratio(row['ratio']) if before else '-'} | "
-            f"{_largest(row)} | {seconds(theirs) if theirs else '-'} | "
-            f"{ratio(now / theirs) if theirs else '-'} |"
-        )
-    if notes:
-        lines += ["", "; ".join(f"({n}) {note}" for n, note in enumerate(notes, 1)) + "."]
-    return "\n".join(lines) + "\n"
-
-
-def _largest(row: dict[str, Any]) -> str:
-    """The largest error over the families of gates."""
-    return f"{max(row['errors'].values()):.2g}" if row["errors"] else "-"
 
 
 def accuracy() -> str:

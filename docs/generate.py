@@ -385,7 +385,6 @@ TABLES: dict[str, Callable[..., str]] = {
     "operator_proofs": bench_tables.operator_proofs,
     "gated_recurrence": gated_tables.table,
     "gated_recurrence_accuracy": gated_tables.accuracy,
-    "gated_recurrence_chunks": gated_tables.chunks,
     "gated_recurrence_fp32": gated_tables.fp32,
     "int8_attention": int8_tables.table,
     "int8_attention_founding": int8_tables.founding,
