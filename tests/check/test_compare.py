@@ -8,9 +8,11 @@ import math
 import pytest
 import torch
 
+from kernelproof.check import compare as comparing
 from kernelproof.check.compare import Expected, compare
 from kernelproof.check.explain import pattern
 from kernelproof.check.figures import figures, looks_like, lower_precision
+from kernelproof.types import OutputVerdict
 from kernelproof.worker.wire import Foreign
 
 
@@ -203,3 +205,51 @@ def test_a_bool_has_bytes_of_0_and_1() -> None:
     verdict = compare("output", got, expected, None, None)
     assert not verdict.passed and "bytes other than 0 and 1" in verdict.message
     assert compare("output", truth.clone(), expected, None, None).passed
+
+
+def _floats(dtype: torch.dtype, shape: tuple[int, ...], odd: bool) -> Expected:
+    generator = torch.Generator().manual_seed(3)
+    truth = torch.randn(shape, generator=generator, dtype=torch.float64) * 10
+    value = truth.to(dtype)
+    response = (torch.randn(shape, generator=generator, dtype=torch.float64) * 1e-6).abs()
+    if odd:
+        value[0, 3], value[-1, 0], truth[-1, 1] = math.nan, math.inf, math.inf
+    return Expected(value, truth, response, {"fp32": 1e-8}, serial=response * 2, rounding=1e-3)
+
+
+@pytest.mark.parametrize("odd", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.float8_e5m2])
+@pytest.mark.parametrize("change", ["none", "noise", "one wrong", "NaN", "inf", "a row"])
+def test_judged_by_blocks_or_at_once_it_is_the_same(
+    dtype: torch.dtype, odd: bool, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    want = _floats(dtype, (5, 37, 8), odd)
+    got = want.value.float().clone()
+    if change == "noise":
+        got = got * (1 + 1e-6 * torch.randn(got.shape, generator=torch.Generator().manual_seed(4)))
+    elif change == "a row":
+        got[3, 7] *= -40
+    elif change != "none":
+        got[2, 5, 1] = {"one wrong": 3000.0, "NaN": math.nan, "inf": math.inf}[change]
+    got = got.to(dtype)
+    found = []
+    for size in (1 << 30, 64, 8):
+        monkeypatch.setattr(comparing, "_BLOCK", size)
+        found.append(judge(got, want))
+    whole, *blocks = found
+    assert whole.passed == (change in ("none", "noise"))
+    for verdict in blocks:
+        close = _numbers(verdict) == pytest.approx(_numbers(whole), rel=1e-12, nan_ok=True)
+        assert close and _others(verdict) == _others(whole)
+
+
+def _numbers(verdict: OutputVerdict) -> list[float]:
+    assert verdict.figures is not None and verdict.reference is not None
+    figures = [*verdict.figures.model_dump().values(), *verdict.reference.model_dump().values()]
+    worst = [verdict.worst_got, verdict.worst_expected]
+    return [math.nan if x is None else x for x in (*figures, *worst, verdict.ratio_rows)]
+
+
+def _others(verdict: OutputVerdict) -> dict[str, object]:
+    left_out = {"figures", "reference", "worst_got", "worst_expected", "ratio_rows", "ratio_all"}
+    return verdict.model_dump(exclude=left_out)

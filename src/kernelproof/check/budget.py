@@ -181,6 +181,62 @@ def flushed_below(dtype: torch.dtype) -> float:
     return float(torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).tiny)
 
 
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """What the rows of an output hold, as root mean squares, float64: errors of candidate and
+    reference, the truth, its response, and the error of serial sums. ``largest``: of the truth."""
+
+    error: torch.Tensor
+    own: torch.Tensor
+    size: torch.Tensor
+    moved: torch.Tensor
+    summed: torch.Tensor
+    largest: torch.Tensor
+
+    @classmethod
+    def of(
+        cls, got: torch.Tensor, truth: torch.Tensor, reference: torch.Tensor,
+        response: torch.Tensor, serial: torch.Tensor | None = None,
+    ) -> Rows:  # fmt: skip
+        """Arguments as of `excess`; with at least one element."""
+        moved = _row_rms(response)
+        return cls(
+            error=_row_rms(got - truth),
+            own=_row_rms(reference - truth),
+            size=_row_rms(truth),
+            moved=moved,
+            summed=torch.zeros_like(moved) if serial is None else _row_rms(serial),
+            largest=truth.abs().max(),
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Rows]) -> Rows:
+        """The rows of all ``parts``, in their order."""
+        if len(parts) == 1:
+            return parts[0]
+        names = [field.name for field in dataclasses.fields(cls)]
+        found = {name: torch.cat([getattr(p, name).reshape(-1) for p in parts]) for name in names}
+        return cls(**{**found, "largest": found["largest"].max()})
+
+    def excess(self, dtype: torch.dtype, rounding: float = 0.0) -> Excess:
+        """Error over what is allowed; arguments as of `excess`."""
+        size, summed = self.size, SERIAL_SHARE * self.summed
+        relative = _safe_ratio(self.own, size)
+        typical = math.sqrt(float(relative.square().mean()))
+        unit = unit_roundoff(dtype) * (_ROUNDING_16 if dtype.itemsize == 2 else 1.0)
+        floor = max(unit, _ROUNDED_ON_THE_WAY * rounding) * size
+        cancelled = torch.where(size == 0, _ORACLE_ROUNDOFF * self.largest, 0.0)
+        # Where nothing is wrong by more, in 16 bits too: these are computed in float32.
+        flushed = flushed_below(dtype)
+        own_and_others = (self.own, self.moved, summed, floor, typical * size, cancelled)
+        allowed = torch.stack(own_and_others).amax(dim=0).clamp(min=flushed)
+        per_row = _over(self.error, allowed)
+        whole_allowed = max(_rms(self.own), _rms(self.moved), _rms(summed), _rms(floor), flushed)
+        whole = float(_over(_scalar(_rms(self.error)), _scalar(whole_allowed)))
+        worst = int(torch.nan_to_num(per_row, nan=math.inf).argmax())
+        return Excess(float(per_row[worst]), whole, worst)
+
+
 def excess(
     got: torch.Tensor,
     truth: torch.Tensor,
@@ -203,23 +259,7 @@ def excess(
     """
     if truth.numel() == 0:
         return Excess(0.0, 0.0, 0)
-    error, own = _row_rms(got - truth), _row_rms(reference - truth)
-    size, moved = _row_rms(truth), _row_rms(response)
-    summed = torch.zeros_like(moved) if serial is None else SERIAL_SHARE * _row_rms(serial)
-    relative = _safe_ratio(own, size)
-    typical = math.sqrt(float(relative.square().mean()))
-    unit = unit_roundoff(dtype) * (_ROUNDING_16 if dtype.itemsize == 2 else 1.0)
-    floor = max(unit, _ROUNDED_ON_THE_WAY * rounding) * size
-    cancelled = torch.where(size == 0, _ORACLE_ROUNDOFF * truth.abs().max(), 0.0)
-    # Where nothing is wrong by more, in 16 bits too: these are computed in float32.
-    flushed = flushed_below(dtype)
-    own_and_others = (own, moved, summed, floor, typical * size, cancelled)
-    allowed = torch.stack(own_and_others).amax(dim=0).clamp(min=flushed)
-    per_row = _over(error, allowed)
-    whole_allowed = max(_rms(own), _rms(moved), _rms(summed), _rms(floor), flushed)
-    whole = float(_over(_scalar(_rms(error)), _scalar(whole_allowed)))
-    worst = int(torch.nan_to_num(per_row, nan=math.inf).argmax())
-    return Excess(float(per_row[worst]), whole, worst)
+    return Rows.of(got, truth, reference, response, serial).excess(dtype, rounding)
 
 
 def _row_rms(x: torch.Tensor) -> torch.Tensor:

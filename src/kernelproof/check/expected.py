@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from kernelproof.check import budget
 from kernelproof.check.compare import Expected
 from kernelproof.check.reference import ReferenceModel, working_name
-from kernelproof.check.values import flatten, on
+from kernelproof.check.values import flatten, on, thinned
 from kernelproof.timeline import span
 
 # Draws over which the response and the error of serial sums are averaged: none as long as the
@@ -25,7 +25,7 @@ DRAWS = STAGES[-1]
 # Outputs of at most so many bytes are judged on the CPU: statistics are many small operations. Of
 # the 74 KB of int8_attention they took six times as long on an H200, launch by launch.
 _SMALL_BYTES = 128 << 10
-_PART = 1 << 26  # elements
+_MOST = 1 << 22  # elements that tell how large an error is
 
 
 def expect(
@@ -180,12 +180,8 @@ def _inexact(x: torch.Tensor) -> bool:
 
 
 def _rms(x: torch.Tensor, truth: torch.Tensor) -> float:
-    """Root mean square of x - truth over all elements, those that are no numbers counting as zero;
-    in parts, since a large output does not fit several times."""
-    one, two = x.reshape(-1), truth.reshape(-1)
-    total = 0.0
-    for begin in range(0, one.numel(), _PART):
-        cut = slice(begin, begin + _PART)
-        error = one[cut].to(torch.float64) - two[cut]
-        total += float(torch.where(torch.isfinite(error), error, 0.0).square().sum())
-    return math.sqrt(total / one.numel()) if one.numel() else 0.0
+    """Root mean square of x - truth, those that are no numbers counting as zero; of so many
+    elements of large outputs, which names a precision as well."""
+    error = thinned(x, _MOST).to(torch.float64) - thinned(truth, _MOST)
+    total = float(torch.where(torch.isfinite(error), error, 0.0).square().sum())
+    return math.sqrt(total / error.numel()) if error.numel() else 0.0

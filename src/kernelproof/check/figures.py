@@ -2,12 +2,58 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
 from kernelproof.types import Figures
+
+
+@dataclasses.dataclass(frozen=True)
+class Sums:
+    """What `Figures` are made of, for a part of an output or for all of it."""
+
+    count: int
+    error: float
+    squares: float
+    truth_squares: float
+    max_abs: float
+    max_rel: float
+    max_ulp: float
+
+    @classmethod
+    def of(cls, got: torch.Tensor, truth: torch.Tensor, dtype: torch.dtype) -> Sums:
+        """Arguments as of `figures`; with at least one element."""
+        error, size = (got - truth).abs(), truth.abs()
+        return cls(
+            count=truth.numel(),
+            error=float(error.sum()),
+            squares=float(error.square().sum()),
+            truth_squares=float(size.square().sum()),
+            max_abs=float(error.amax()),
+            max_rel=float(torch.where(error == 0, 0.0, error / size).amax()),
+            max_ulp=float((error / _ulp(size, dtype)).amax()),
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Sums]) -> Sums:
+        """Of all ``parts`` together; NaN in one of them stays."""
+        table = torch.tensor([dataclasses.astuple(part) for part in parts], dtype=torch.float64)
+        sums, most = table[:, :4].sum(dim=0).tolist(), table[:, 4:].amax(dim=0).tolist()
+        return cls(sum(part.count for part in parts), *sums[1:], *most)
+
+    def figures(self) -> Figures:
+        rms = math.sqrt(self.squares / self.count)
+        return Figures(
+            max_abs=self.max_abs,
+            mean_abs=self.error / self.count,
+            rms=rms,
+            max_rel=self.max_rel,
+            max_ulp=self.max_ulp,
+            effective_bits=_bits(rms, math.sqrt(self.truth_squares / self.count)),
+        )
 
 
 def figures(got: torch.Tensor, truth: torch.Tensor, dtype: torch.dtype) -> Figures:
@@ -15,21 +61,7 @@ def figures(got: torch.Tensor, truth: torch.Tensor, dtype: torch.dtype) -> Figur
     own, whose units in the last place ``max_ulp`` counts."""
     if truth.numel() == 0:
         return Figures(max_abs=0, mean_abs=0, rms=0, max_rel=0, max_ulp=0, effective_bits=math.inf)
-    error = (got - truth).abs()
-    size = truth.abs()
-    rms, rms_truth = _rms(error), _rms(size)
-    return Figures(
-        max_abs=float(error.amax()),
-        mean_abs=float(error.mean()),
-        rms=rms,
-        max_rel=float(torch.where(error == 0, 0.0, error / size).amax()),
-        max_ulp=float((error / _ulp(size, dtype)).amax()),
-        effective_bits=_bits(rms, rms_truth),
-    )
-
-
-def _rms(x: torch.Tensor) -> float:
-    return math.sqrt(float(x.square().mean()))
+    return Sums.of(got, truth, dtype).figures()
 
 
 def _bits(rms: float, rms_truth: float) -> float:
