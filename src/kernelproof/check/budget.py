@@ -218,6 +218,21 @@ class Rows:
         found = {name: torch.cat([getattr(p, name).reshape(-1) for p in parts]) for name in names}
         return cls(**{**found, "largest": found["largest"].max()})
 
+    @classmethod
+    def merged(cls, pieces: Sequence[Rows], counts: Sequence[int]) -> Rows:
+        """The one row that is made of ``pieces`` of so many elements each."""
+        share = torch.tensor(counts, dtype=torch.float64) / sum(counts)
+
+        def whole(name: str) -> torch.Tensor:
+            sizes = torch.cat([getattr(piece, name).reshape(1) for piece in pieces]).cpu()
+            # Scaled as in `_row_rms`.
+            top = sizes.max()
+            unit = torch.where(top > 0, top, torch.ones_like(top))
+            return ((sizes / unit).square() * share).sum().sqrt().reshape(1) * unit
+
+        found = {name: whole(name) for name in ("error", "own", "size", "moved", "summed")}
+        return cls(**found, largest=torch.stack([piece.largest for piece in pieces]).max())
+
     def excess(self, dtype: torch.dtype, rounding: float = 0.0) -> Excess:
         """Error over what is allowed; arguments as of `excess`."""
         size, summed = self.size, SERIAL_SHARE * self.summed

@@ -2,48 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
 
 from kernelproof.check import budget
+from kernelproof.check.blocks import Expected as Expected
+from kernelproof.check.blocks import Wide, rows_of, summary
 from kernelproof.check.explain import pattern
-from kernelproof.check.figures import Sums, figures, looks_like, lower_precision
+from kernelproof.check.figures import figures, looks_like, lower_precision
 from kernelproof.check.values import on
 from kernelproof.types import OutputVerdict
 
 # Outputs with more elements are judged in parts, each of whole rows: a dozen temporaries in float64
 # of 2^31 elements do not fit anywhere.
 _PART = 1 << 26
-# Elements that a thread judges at a time on a CPU: as many as torch leaves to one thread.
-_BLOCK = 1 << 15
-# Partial sums of up to 256 terms of like size are at most so many times their root sum of squares.
-_PARTIAL = 16
-
-
-@dataclasses.dataclass(frozen=True)
-class Expected:
-    """What one output should be: all on the same device, same shape.
-
-    ``value``: the reference's output in working precision. ``truth``: the oracle's. ``response``:
-    size of the oracle's change under one-ulp perturbations of the inputs. ``serial``: size of the
-    error of plain serial sums; None where it was not measured. ``levels``: precision name -> rms
-    error of the reference computed in that precision. ``ties``: of integers, the elements of one
-    output that differ where rounding decides (see `ties`); None where none was looked for.
-    ``rounding``: the unit roundoff of the 16-bit inputs, 0 without such.
-    """
-
-    value: Any
-    truth: Any
-    response: Any
-    levels: dict[str, float] = dataclasses.field(default_factory=dict)
-    serial: Any = None
-    ties: Any = None
-    rounding: float = 0.0
 
 
 def compare(
@@ -84,7 +58,7 @@ def _by_parts(
     step = max(1, _PART // max(1, width))
     parts = [
         (begin, compare(name, mine, part, atol, rtol))
-        for begin, mine, part in _rows_of(got, expected, step)
+        for begin, mine, part in rows_of(got, expected, step)
     ]
     begin, worst = max(parts, key=lambda p: (not p[1].passed, p[1].ratio_rows, p[1].ratio_all))
     update: dict[str, Any] = {
@@ -164,136 +138,6 @@ def _compare_exact(name: str, got: torch.Tensor, expected: Expected) -> OutputVe
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Wide:
-    """A floating output or some rows of it in float64: the candidate's, the reference's and the
-    true values; where one of the last two is no number, which elements match the reference all the
-    same, and which are no number where they should be one, or the reverse."""
-
-    got: torch.Tensor
-    own: torch.Tensor
-    truth: torch.Tensor
-    odd: torch.Tensor
-    finite: torch.Tensor
-    matches: torch.Tensor
-    stray: torch.Tensor
-
-    @classmethod
-    def of(cls, got: torch.Tensor, expected: Expected) -> _Wide:
-        wide, own = got.to(torch.float64), expected.value.to(torch.float64)
-        wide, own = _at_the_edge(wide, own, expected)
-        # Where the working precision overflows, or the oracle does, the reference is the truth.
-        finite = torch.isfinite(own)
-        odd = ~finite | ~torch.isfinite(expected.truth)
-        truth = torch.where(odd, own, expected.truth)
-        matches = (wide == own) | (wide.isnan() & own.isnan())
-        stray = (odd & ~finite & ~matches) | (~torch.isfinite(wide) & finite)
-        return cls(wide, own, truth, odd, finite, matches, stray)
-
-    def rows(self, expected: Expected) -> budget.Rows:
-        odd, finite, serial = self.odd, self.finite, expected.serial
-        return budget.Rows.of(
-            torch.where(finite, self.got, 0.0),
-            torch.where(finite, self.truth, 0.0),
-            torch.where(finite, self.own, 0.0),
-            torch.where(odd, 0.0, expected.response),
-            None if serial is None else torch.where(odd, 0.0, serial),
-        )
-
-    def sums(self, dtype: torch.dtype) -> tuple[Sums, Sums]:
-        """Of the candidate and of the reference."""
-        known = self.matches & self.odd
-        seen = torch.where(known, 0.0, self.got), torch.where(known, 0.0, self.truth)
-        own = torch.where(self.odd, 0.0, self.own), torch.where(self.odd, 0.0, self.truth)
-        return Sums.of(*seen, dtype), Sums.of(*own, dtype)
-
-    def error(self) -> torch.Tensor:
-        """|got - truth|, inf where it is stray."""
-        error = torch.nan_to_num((self.got - self.truth).abs(), nan=torch.inf)
-        error = torch.where(torch.isfinite(self.truth), error, 0.0)
-        return torch.where(self.stray, torch.inf, error)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Seen:
-    """What a judgement needs of some rows of an output. ``worst``: size of the largest error, its
-    index in the flattened rows, and what stands there and should."""
-
-    compat: bool
-    stray: bool
-    rows: budget.Rows
-    sums: tuple[Sums, Sums]
-    worst: tuple[float, int, float, float]
-
-    @classmethod
-    def of(
-        cls, got: torch.Tensor, expected: Expected, atol: float, rtol: float, begin: int = 0
-    ) -> _Seen:
-        """``begin``: index of the first element in the whole output."""
-        value, dtype = expected.value, expected.value.dtype
-        wide = _Wide.of(got, expected)
-        # In the output's own precision, as others do; torch does not compute in eight bits.
-        both = (got.double(), value.double()) if dtype.itemsize == 1 else (got, value)
-        error = wide.error().flatten()
-        at = int(error.argmax())
-        numbers = (float(x.flatten()[at]) for x in (error, wide.got, wide.truth))
-        size, mine, true = numbers
-        return cls(
-            compat=bool(torch.allclose(*both, atol=atol, rtol=rtol, equal_nan=True)),
-            stray=bool(wide.stray.any()),
-            rows=wide.rows(expected),
-            sums=wide.sums(dtype),
-            worst=(size, begin + at, mine, true),
-        )
-
-    @classmethod
-    def joined(cls, parts: Sequence[_Seen]) -> _Seen:
-        return cls(
-            compat=all(part.compat for part in parts),
-            stray=any(part.stray for part in parts),
-            rows=budget.Rows.joined([part.rows for part in parts]),
-            sums=(Sums.joined([p.sums[0] for p in parts]), Sums.joined([p.sums[1] for p in parts])),
-            worst=max((part.worst for part in parts), key=lambda worst: worst[0]),
-        )
-
-
-def _seen(got: torch.Tensor, expected: Expected, atol: float, rtol: float) -> _Seen:
-    """On a CPU by blocks of rows: temporaries as large as the output are new pages of memory each
-    time, which take longer than what is computed."""
-    value = expected.value
-    width = value.shape[-1] if value.dim() > 1 else value.numel()
-    if value.device.type != "cpu" or value.numel() <= _BLOCK or width > _BLOCK:
-        return _Seen.of(got, expected, atol, rtol)
-
-    def seen(part: tuple[int, torch.Tensor, Expected]) -> _Seen:
-        begin, mine, want = part
-        return _Seen.of(mine, want, atol, rtol, begin * width)
-
-    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-        return _Seen.joined(list(pool.map(seen, _rows_of(got, expected, _BLOCK // width))))
-
-
-def _rows_of(
-    got: torch.Tensor, expected: Expected, step: int
-) -> Iterator[tuple[int, torch.Tensor, Expected]]:
-    """So many rows of the last axis at a time, and the number of the first of them."""
-    shape = expected.value.shape
-    rows, width = math.prod(shape[:-1]), shape[-1]
-    flat = {
-        field: getattr(expected, field).reshape(rows, width)
-        for field in ("value", "truth", "response", "serial", "ties")
-        if isinstance(getattr(expected, field), torch.Tensor)
-    }
-    mine = got.reshape(rows, width)
-    for begin in range(0, rows, step):
-        cut = slice(begin, begin + step)
-        yield (
-            begin,
-            mine[cut],
-            dataclasses.replace(expected, **{f: t[cut] for f, t in flat.items()}),
-        )
-
-
 def _compare_floating(
     name: str, got: torch.Tensor, expected: Expected, atol: float | None, rtol: float | None
 ) -> OutputVerdict:
@@ -308,7 +152,7 @@ def _compare_floating(
                 "looks_like": looks_like(0.0, expected.levels) if expected.levels else "",
             }
         )  # fmt: skip
-    seen = _seen(got, expected, *budget.compat_tolerance(dtype, atol, rtol))
+    seen = summary(got, expected, *budget.compat_tolerance(dtype, atol, rtol))
     excess = seen.rows.excess(dtype, expected.rounding)
     passed = excess.within() and not seen.stray
     mine, theirs = (sums.figures() for sums in seen.sums)
@@ -324,41 +168,13 @@ def _compare_floating(
         index = _unravel(flat, value.shape)
         fields = {"worst_index": index, "worst_got": here, "worst_expected": true}
         return verdict.model_copy(update=fields)
-    update = _worst(name, _Wide.of(got, expected), excess)
+    update = _worst(name, Wide.of(got, expected), excess)
     if words := lower_precision(mine.rms, expected.levels or {}):
         update["message"] += f". {words}"
     return verdict.model_copy(update=update)
 
 
-def _at_the_edge(
-    got: torch.Tensor, own: torch.Tensor, expected: Expected
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Candidate and reference with the truth where one of them may have overflowed on the way.
-
-    A sum within the range of its type may have partial sums beyond it in one order and not in
-    another. So an infinity may stand where the terms, by the response to perturbations, or the
-    result come near the end of the range; and where the reference has one although the truth is
-    within the range, a finite result is judged against the truth. Sums of 16-bit numbers are taken
-    in float32, which has room for all of them.
-    """
-    if expected.value.dtype.itemsize < 4:
-        return got, own
-    if not (bool(got.isinf().any()) or bool(own.isinf().any())):
-        return got, own
-    info = torch.finfo(expected.value.dtype)
-    truth = expected.truth
-    terms = torch.nan_to_num(expected.response, posinf=0.0) / budget.unit_roundoff(
-        expected.value.dtype
-    )
-    beyond = terms * _PARTIAL >= info.max
-    near = 2 * truth.abs() >= info.max
-    mine = got.isinf() & torch.isfinite(own) & (beyond | (near & (got.sign() == truth.sign())))
-    theirs = own.isinf() & torch.isfinite(got) & (beyond | near) & (truth.abs() <= info.max)
-    sure = torch.isfinite(truth)
-    return torch.where(mine & sure, truth, got), torch.where(theirs & sure, truth, own)
-
-
-def _worst(name: str, wide: _Wide, excess: budget.Excess) -> dict[str, Any]:
+def _worst(name: str, wide: Wide, excess: budget.Excess) -> dict[str, Any]:
     """Fields that name the worst element of an output that fails, and say what it looks like."""
     got, truth, error = wide.got, wide.truth, wide.error()
     if bool(wide.stray.any()) or truth.dim() == 0:
