@@ -42,6 +42,7 @@ LEAVES = {
     "a thread": "threading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
     "a function of torch": "torch.nn.functional.silu = torch.sigmoid",
     "torch.compile": "import torch._dynamo",
+    "a hook": "torch.nn.modules.module.register_module_forward_hook(lambda *_: None)",
 }
 
 

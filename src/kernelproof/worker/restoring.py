@@ -50,6 +50,11 @@ _SETTINGS: dict[str, Callable[[], Any]] = {
     "BLAS": lambda: str(torch.backends.cuda.preferred_blas_library()),
     "oneDNN": lambda: torch._C._get_mkldnn_enabled(),
     "denormals": lambda: (torch.tensor([1e-310], dtype=torch.float64) * 1.0).item() > 0,
+    "hooks of all modules": lambda: [
+        (name, len(hooks))
+        for name, hooks in vars(torch.nn.modules.module).items()
+        if name.startswith("_global_") and isinstance(hooks, dict)
+    ],
     "environment": lambda: dict(os.environ),
     "folder": os.getcwd,
     "import": lambda: (list(sys.path), len(sys.meta_path), len(sys.path_hooks)),
