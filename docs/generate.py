@@ -375,6 +375,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "floors_h200": floors_h200,
     "suite_level1": suite_tables.level1,
     "suite_two_gpus": suite_tables.two_gpus,
+    "suite_one_gpu": suite_tables.one_gpu,
     "inspect_rules": inspect_rules,
     "inspect_devices": inspect_devices,
     "agents_session": agents_session.kept,

@@ -67,6 +67,45 @@ def two_gpus() -> str:
     return "\n".join(lines) + "\n"
 
 
+def one_gpu() -> str:
+    """The same candidates on one H200, in the run beside two and in a later one."""
+    before, after = (
+        _read(name)["halves"]["one"] for name in ("suite-two-gpus.json", "suite-one-gpu.json")
+    )
+    old, new = before["items"], after["items"]
+    both = sorted(old.keys() & new.keys())
+    told = [f"{half['created'][:10]}, {half['environment']['commit']}" for half in (before, after)]
+    lines = [f"| seconds, added up | {told[0]} | {told[1]} |", "|---|---|---|"]
+    known = ("pass", "wrong")
+    for title, chosen in (
+        *((f"`{status}`", [n for n in both if new[n]["status"] == status]) for status in known),
+        ("others", [n for n in both if new[n]["status"] not in known]),
+        ("all", both),
+    ):
+        sums = [f"{sum(half[n]['seconds'] for n in chosen):.1f}" for half in (old, new)]
+        lines.append(_row(f"{title}: {len(chosen)}", sums))
+    gaps = [_between(half) for half in (before, after)]
+    lines.append(_row("from one item to the next", [f"{gap * 1e3:.0f} ms" for gap in gaps]))
+    same = sum(old[n]["status"] == new[n]["status"] for n in both)
+    lines.append(_row("the same verdict", ["", f"{same} of {len(both)}"]))
+    changes = sorted(
+        abs(new[n]["time"][0] / old[n]["time"][0] - 1)
+        for n in both
+        if new[n]["time"] and old[n]["time"] and new[n]["clock"] == "device"
+    )
+    near = sum(change <= 0.03 for change in changes)
+    told_near = f"{near} of {len(changes)} (the worst {changes[-1]:.1%})"
+    lines.append(_row("median of the device's clock within 3 %", ["", told_near]))
+    return "\n".join(lines) + "\n"
+
+
+def _between(half: dict[str, Any]) -> float:
+    """Seconds from the end of an item to the start of the next, on average."""
+    rows = sorted(half["items"].values(), key=lambda row: row["since"])
+    busy = sum(row["seconds"] for row in rows[1:])
+    return float((rows[-1]["since"] - rows[0]["since"] - busy) / (len(rows) - 1))
+
+
 def _half(half: dict[str, Any]) -> str:
     judged, count = len(half["items"]), half["count"]
     if "seconds" in half:
