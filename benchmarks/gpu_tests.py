@@ -116,6 +116,7 @@ def main() -> int:
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--jobs", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=300.0)
+    parser.add_argument("--commit", help="of the sources, where they are a copy")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("paths", nargs="*", default=PATHS)
     given = parser.parse_args()
@@ -127,7 +128,8 @@ def main() -> int:
     from kernelproof import environment
 
     date = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-    this = {"date": date, "environment": environment.capture().model_dump()}
+    made = environment.capture().model_dump()
+    this = {"date": date, "environment": {**made, "commit": given.commit or made["commit"]}}
     body = joined(given.output, this, tests)
     counts = body["counts"]
     given.output.write_text(json.dumps(body, indent=1) + "\n")

@@ -104,6 +104,8 @@ def half(folder: Path, gpus: str, args: argparse.Namespace, body: dict[str, Any]
         "created": f"{datetime.datetime.now(datetime.timezone.utc):%F %T}",
         "environment": environment.capture().model_dump(), "count": args.count, "items": {},
     }  # fmt: skip
+    if args.commit:
+        own["environment"]["commit"] = args.commit
     body["halves"]["one" if gpus == "0" else "two"] = own
 
     def kept(since: float, result: Any) -> None:
@@ -165,6 +167,7 @@ def main() -> None:
     parser.add_argument("--gpus", choices=("0", "0,1"), help="make this one of the two runs alone")
     parser.add_argument("--join", type=Path, help="a results file that has the other run")
     parser.add_argument("--quick", action="store_true", help="short checks and timings")
+    parser.add_argument("--commit", help="of the sources, where they are a copy")
     parser.add_argument("--inline", action="store_true")
     parser.add_argument("--rehearse", action="store_true")
     parser.add_argument("--output", type=Path, default=ROOT / "results/h200/suite-two-gpus.json")
