@@ -60,10 +60,7 @@ def two_gpus() -> str:
         chosen = [row for row in timed if (row["item"] in of_host) == (clock == "host")]
         changes = sorted(abs(row["change"]) for row in chosen)
         if changes:
-            near, half = sum(c <= 0.03 for c in changes), changes[len(changes) // 2]
-            told = f"{near} of {len(changes)} (half of them within {half:.1%}, the worst "
-            told += f"{changes[-1]:.1%})"
-            lines.append(_row(f"median of the {clock}'s clock within 3 %", ["", told]))
+            lines.append(_row(f"median of the {clock}'s clock within 3 %", ["", _near(changes)]))
     return "\n".join(lines) + "\n"
 
 
@@ -93,10 +90,15 @@ def one_gpu() -> str:
         for n in both
         if new[n]["time"] and old[n]["time"] and new[n]["clock"] == "device"
     )
-    near = sum(change <= 0.03 for change in changes)
-    told_near = f"{near} of {len(changes)} (the worst {changes[-1]:.1%})"
-    lines.append(_row("median of the device's clock within 3 %", ["", told_near]))
+    lines.append(_row("median of the device's clock within 3 %", ["", _near(changes)]))
     return "\n".join(lines) + "\n"
+
+
+def _near(changes: list[float]) -> str:
+    """How many of ``changes``, in order of size, are small, in words."""
+    near, half = sum(change <= 0.03 for change in changes), changes[len(changes) // 2]
+    told = f"{near} of {len(changes)} (half of them within {half:.1%}, the worst "
+    return f"{told}{changes[-1]:.1%})"
 
 
 def _between(half: dict[str, Any]) -> float:

@@ -15,10 +15,10 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
 from typing import Any, TypeVar
 
-from kernelproof.errors import CandidateError, KernelproofError
-from kernelproof.standby import Spare, standby
+from kernelproof.standby import Spare, standby, start_cuda
 from kernelproof.worker import Worker
 
 _T = TypeVar("_T")
@@ -26,9 +26,12 @@ _T = TypeVar("_T")
 # Fewer processors are busy enough with the check itself.
 _MANY_PROCESSORS = 8
 _THREADS = 16
-_SECONDS = 120.0  # in which CUDA starts
 # One of these is there where a CUDA driver is (the second on WSL).
-DRIVERS = ("/dev/nvidiactl", "/dev/dxg")
+_DRIVERS = ("/dev/nvidiactl", "/dev/dxg")
+
+
+def has_driver() -> bool:
+    return any(Path(path).exists() for path in _DRIVERS)
 
 
 def many_processors() -> bool:
@@ -102,7 +105,7 @@ class Ahead:
     def cuda(self, worker: Worker) -> None:
         """Start CUDA in ``worker``; its next request waits for that."""
         if self.many and self.device != "cpu":
-            self.start(functools.partial(self._started, worker))
+            self.start(functools.partial(start_cuda, worker, self.device))
 
     def spares(self, compiled: Sequence[bool]) -> None:
         """Have a trusted worker for each of these; where it is true with `torch.compile` too."""
@@ -121,7 +124,7 @@ class Ahead:
     def done(self, worker: Worker, compiles: bool = False) -> None:
         """Nobody needs ``worker`` any more, in which a module was. One that has compiled is not
         used again: what torch has compiled for one module it would keep beside the next."""
-        if self.many and standby.lasting and worker.alive and not compiles:
+        if self.many and not compiles:
             standby.give_back(worker, self.device)
         else:
             worker.close()
@@ -139,15 +142,7 @@ class Ahead:
         """Spares that nobody took wait for the next judgement, or end."""
         for kind in self._spares.values():
             while kind:
-                if standby.lasting:
-                    standby.give(kind.pop())
-                else:
-                    kind.pop().end()
-
-    def _started(self, worker: Worker) -> None:
-        # What does not start here does not start when it is needed either, and is told then.
-        with contextlib.suppress(CandidateError, KernelproofError):
-            worker.ask("cuda", timeout=_SECONDS, device=self.device, compile=False)
+                standby.give(kind.pop())
 
 
 def _index(device: str) -> int:

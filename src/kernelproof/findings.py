@@ -56,17 +56,13 @@ class Findings:
         with contextlib.suppress(Exception):
             self._inspected = self._started_inspection()
 
-    def tripped(self, verdict: Verdict) -> Verdict:
-        """The verdict with what the tripwires have seen so far."""
-        checks, lost = self._tripped(verdict)
-        return lost if lost is not None else evidence.with_checks(verdict, checks)
-
-    def tripped_again(self, verdict: Verdict) -> Verdict:
-        """The verdict with what was replaced only once the check was over."""
+    def tripped(self, verdict: Verdict, again: bool = False) -> Verdict:
+        """The verdict with what the tripwires have seen so far; ``again`` only with what fails."""
         checks, lost = self._tripped(verdict)
         if lost is not None:
             return lost
-        return evidence.with_checks(verdict, [c for c in checks if c.outcome == "fail"])
+        shown = [check for check in checks if not again or check.outcome == "fail"]
+        return evidence.with_checks(verdict, shown)
 
     @span("profile")
     def profiled(self, verdict: Verdict) -> tuple[Verdict, LibraryUse | None]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import contextlib
 import gc
+import importlib
 import importlib.util
 import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -36,6 +37,13 @@ def import_file(path: Path, kind: str, tree: ast.Module | None = None) -> Module
         sys.modules.pop(name, None)
         raise
     return module
+
+
+def imports(names: Sequence[str]) -> None:
+    """Import these modules."""
+    with uncollected():
+        for name in names:
+            importlib.import_module(name)
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from kernelproof import candidate as candidates
 from kernelproof import problem as problems
-from kernelproof.ahead import DRIVERS, Ahead, many_processors
+from kernelproof.ahead import Ahead, has_driver, many_processors
 from kernelproof.candidate import find as find_candidate
 from kernelproof.errors import CandidateError, UsageError
 from kernelproof.importing import uncollected
@@ -164,7 +164,7 @@ def _judged(
                 verdict = silent_worker(verdict, error)
             if verdict.status in ("pass", "cheat"):
                 # Of a cheat that a clock has found it may tell how.
-                verdict = seen.tripped_again(verdict)
+                verdict = seen.tripped(verdict, again=True)
         verdict, library = seen.profiled(verdict)
         verdict, inspection = seen.inspection(verdict, timing)
     return _record(job, subject, verdict, timing, library, inspection)
@@ -205,7 +205,7 @@ def _record(
 def _ahead(options: Options, candidate: Candidate, timed: bool) -> Ahead:
     """What can be started before the problem is loaded, which imports torch."""
     device = options.device or ("cpu" if candidate.language in _CPU_LANGUAGES else "cuda")
-    gpu = device != "cpu" and any(Path(path).exists() for path in DRIVERS)
+    gpu = device != "cpu" and has_driver()
     ahead = Ahead(device if gpu else "cpu", gpu and many_processors())
     ahead.context()
     if timed:

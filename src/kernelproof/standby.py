@@ -26,6 +26,13 @@ _MOST = 8
 Submit = Callable[[Callable[[], Any]], Future[Any]]
 
 
+def start_cuda(worker: Worker, device: str, compiles: bool = False) -> None:
+    """Start CUDA in ``worker``, and `torch.compile` where it ``compiles``. What does not start here
+    does not start when it is needed either, and is told then."""
+    with contextlib.suppress(CandidateError, KernelproofError):
+        worker.ask("cuda", timeout=_START_SECONDS, device=device, compile=compiles)
+
+
 class Spare:
     """A worker that has started CUDA on ``device``, and `torch.compile` where it ``compiles``, or
     that is about to."""
@@ -77,9 +84,7 @@ class Spare:
             self._worker.set_exception(error)
             return
         self._worker.set_result(worker)
-        # What does not start here does not start when it is needed either, and is told then.
-        with contextlib.suppress(CandidateError, KernelproofError):
-            worker.ask("cuda", timeout=_START_SECONDS, device=self.device, compile=self.compiles)
+        start_cuda(worker, self.device, self.compiles)
 
 
 class Standby:
@@ -112,15 +117,18 @@ class Standby:
             fit[0].end()
 
     def give(self, spare: Spare) -> None:
-        """Keep one for the next judgement."""
+        """Keep one for the next judgement, or end it."""
         with self._lock:
-            if len(self._idle) < _MOST:
+            if self.lasting and len(self._idle) < _MOST:
                 self._idle.append(spare)
                 return
         spare.end()
 
     def give_back(self, worker: Worker, device: str) -> None:
         """Keep a worker that a module was in; or end it, where something of that is left."""
+        if not (self.lasting and worker.alive):
+            worker.close()
+            return
         try:
             left = list(worker.ask("clear", timeout=_CLEAR_SECONDS))
         except (CandidateError, KernelproofError) as error:

@@ -221,14 +221,11 @@ class Rows:
     @classmethod
     def merged(cls, pieces: Sequence[Rows], counts: Sequence[int]) -> Rows:
         """The one row that is made of ``pieces`` of so many elements each."""
-        share = torch.tensor(counts, dtype=torch.float64) / sum(counts)
+        share = torch.tensor(counts, dtype=torch.float64) * len(counts) / sum(counts)
 
         def whole(name: str) -> torch.Tensor:
-            sizes = torch.cat([getattr(piece, name).reshape(1) for piece in pieces]).cpu()
-            # Scaled as in `_row_rms`.
-            top = sizes.max()
-            unit = torch.where(top > 0, top, torch.ones_like(top))
-            return ((sizes / unit).square() * share).sum().sqrt().reshape(1) * unit
+            sizes = torch.cat([getattr(piece, name).reshape(1) for piece in pieces])
+            return _row_rms(sizes * share.sqrt())
 
         found = {name: whole(name) for name in ("error", "own", "size", "moved", "summed")}
         return cls(**found, largest=torch.stack([piece.largest for piece in pieces]).max())

@@ -12,8 +12,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from kernelproof.check import budget
 from kernelproof.check.compare import Expected
+from kernelproof.check.pooling import thinned
 from kernelproof.check.reference import ReferenceModel, working_name
-from kernelproof.check.values import flatten, on, thinned
+from kernelproof.check.values import flatten, on
 from kernelproof.timeline import span
 
 # Draws over which the response and the error of serial sums are averaged: none as long as the

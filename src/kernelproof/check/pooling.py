@@ -21,7 +21,7 @@ from kernelproof.check.structure import (
     counting_hints,
     hint_of,
 )
-from kernelproof.check.values import flatten, thinned, to_device
+from kernelproof.check.values import flatten, to_device
 from kernelproof.timeline import span
 
 # Values that an `eps` has in one place or another.
@@ -105,6 +105,20 @@ class Pool:
         noisy = dict(flatten(self._model.serial(inputs, seed, 0, unit, positive=True)))[name]
         change, size = (torch.nan_to_num(t).norm() for t in (noisy - truth, truth))
         return bool(slope * size <= budget.STAGNATION * change)
+
+
+def thinned(x: torch.Tensor, most: int) -> torch.Tensor:
+    """Evenly spaced slices of ``x`` with at most ``most`` elements, or a few more: of the longest
+    axes but the last, whose rows stay whole as long as others can be thinned."""
+    order = sorted(range(x.dim()), key=lambda axis: (axis == x.dim() - 1, -x.shape[axis]))
+    for axis in order:
+        if x.numel() <= most:
+            break
+        step = min(math.ceil(x.numel() / most), max(1, x.shape[axis] // MIN_GROUPS))
+        if axis == x.dim() - 1:
+            step = math.ceil(x.numel() / most)
+        x = x[(slice(None),) * axis + (slice(None, None, step),)]
+    return x
 
 
 def depth(inputs: list[Any], model: ReferenceModel) -> int:

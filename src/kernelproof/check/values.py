@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from kernelproof.strides import copy_like, moved
-
-# Slices of an axis that are left when it is thinned: as many as it takes to know a spread.
-_FEWEST = 6
 
 
 def flatten(value: Any, name: str = "output") -> list[tuple[str, Any]]:
@@ -65,20 +61,6 @@ def equal(a: Any, b: Any) -> bool:
     if isinstance(a, dict):
         return all(equal(a[key], b[key]) for key in a)
     return True
-
-
-def thinned(x: torch.Tensor, most: int) -> torch.Tensor:
-    """Evenly spaced slices of ``x`` with at most ``most`` elements, or a few more: of the longest
-    axes but the last, whose rows stay whole as long as others can be thinned."""
-    order = sorted(range(x.dim()), key=lambda axis: (axis == x.dim() - 1, -x.shape[axis]))
-    for axis in order:
-        if x.numel() <= most:
-            break
-        step = min(math.ceil(x.numel() / most), max(1, x.shape[axis] // _FEWEST))
-        if axis == x.dim() - 1:
-            step = math.ceil(x.numel() / most)
-        x = x[(slice(None),) * axis + (slice(None, None, step),)]
-    return x
 
 
 def floats(leaf: Any) -> bool:

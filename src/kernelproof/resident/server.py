@@ -11,7 +11,6 @@ import atexit
 import contextlib
 import gc
 import hmac
-import importlib
 import os
 import queue
 import select
@@ -20,13 +19,12 @@ import socket
 import threading
 import time
 import traceback
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from kernelproof import ahead, intruders, openmp, timeline
 from kernelproof.errors import KernelproofError
-from kernelproof.importing import uncollected
+from kernelproof.importing import imports
 from kernelproof.resident import launch, place
 from kernelproof.resident.imported import Imported
 from kernelproof.resident.place import Line
@@ -139,7 +137,7 @@ class Judge:
     def _start_cuda(self) -> None:
         """Where a candidate may be for a GPU: its driver needs none of what is being imported."""
         device = self.card.get("device") or "cuda"
-        if device != "cpu" and any(Path(path).exists() for path in ahead.DRIVERS):
+        if device != "cpu" and ahead.has_driver():
             threading.Thread(target=ahead.retain_context, args=(device,), daemon=True).start()
 
     def _let_in(self, connection: socket.socket) -> None:
@@ -268,13 +266,6 @@ class Judge:
             elif why:
                 place.write_card(self.folder, {**self.card, "ended": why})
         os.close(self.held)
-
-
-def imports(names: Sequence[str]) -> None:
-    """Import these modules."""
-    with uncollected():
-        for name in names:
-            importlib.import_module(name)
 
 
 def prepare(card: dict[str, Any]) -> None:

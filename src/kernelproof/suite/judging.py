@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
-import importlib
 import json
 import os
 import re
@@ -28,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernelproof import ahead, openmp
 from kernelproof.errors import CandidateError, KernelproofError, UsageError
-from kernelproof.importing import uncollected
+from kernelproof.importing import imports
 from kernelproof.standby import standby
 from kernelproof.worker import wire
 from kernelproof.worker.client import start_server
@@ -41,6 +40,7 @@ _BOOT = (
     "from kernelproof.suite.judging import main; main(int(sys.argv[1]), json.loads(sys.argv[3]))"
 )
 _LOG_BYTES = 4000
+_NEEDED = ("torch", "kernelproof.pipeline", "kernelproof.findings")  # by every item
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 
 
@@ -177,21 +177,14 @@ def main(fd: int, how: Mapping[str, Any]) -> None:
     threading.Thread(target=_end_with, args=(sock,), daemon=True).start()
     # Its import of torch runs beside this process's own, and so does the driver's start.
     start_server()
-    if any(Path(path).exists() for path in ahead.DRIVERS):
+    if ahead.has_driver():
         threading.Thread(target=ahead.retain_context, args=("cuda",), daemon=True).start()
-    _imports()
+    imports(_NEEDED)
+    gc.freeze()  # what stays, `_tidy` need not look at
     with contextlib.suppress(wire.Closed):
         while True:
             request, _ = wire.receive(sock)
             wire.send(sock, _answer(sock, request))
-
-
-def _imports() -> None:
-    """What every item needs, at once; `_tidy` need not look at it after each of them."""
-    with uncollected():
-        for name in ("torch", "kernelproof.pipeline", "kernelproof.findings"):
-            importlib.import_module(name)
-    gc.freeze()
 
 
 def _end_with(sock: socket.socket) -> None:
