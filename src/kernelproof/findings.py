@@ -67,7 +67,7 @@ class Findings:
     @span("profile")
     def profiled(self, verdict: Verdict) -> tuple[Verdict, LibraryUse | None]:
         """The verdict with what a profile of one call tells; and the profile. To be asked for when
-        all else is over: a process in which something was profiled launches more slowly (CUPTI)."""
+        all else is over: CUPTI may stay attached to a process in which something was profiled."""
         if verdict.status != "pass" or not self.subject.built or self.subject.emulated:
             return verdict, None
         try:
