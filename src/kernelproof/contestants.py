@@ -95,6 +95,8 @@ class Field:
         everyone = [*own, *self.rivals.values()]
         for one in everyone:
             one.stop()
+            # They hold inputs: not for each other until the collector comes.
+            one.resting = None
         # At once: the end of a process with a context on a GPU takes half a second.
         with ThreadPoolExecutor(len(everyone)) as pool:
             ends = [pool.submit(rival.worker.close) for rival in self.rivals.values()]

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernelproof import candidate as candidates
 from kernelproof.errors import CandidateError, UsageError
-from kernelproof.subject import CandidateProcess
-from kernelproof.timed_worker import Timed
-from kernelproof.timing import Fresh, Picks
+from kernelproof.timed_worker import TimedCandidate
 from kernelproof.types import Candidate, Case, Problem, Record
 
 if TYPE_CHECKING:
@@ -114,15 +112,8 @@ def _unchanged(record: Record) -> Candidate:
     )
 
 
-class TimedRival(Timed):
+class TimedRival(TimedCandidate):
     """A rival in a worker of its own, which loads it when it is prepared."""
-
-    def __init__(
-        self, subject: CandidateProcess, fresh: Fresh, timeout: float, picks: Picks, payload: Any
-    ) -> None:
-        super().__init__(subject.worker, fresh, timeout, picks)
-        self.subject = subject
-        self.payload = payload
 
     def _prepared(self) -> dict[str, Any]:
         self.subject.construct(*self.payload)

@@ -10,6 +10,12 @@ from __future__ import annotations
 # when this one has the GPU to itself.
 crowded = False
 
+# The last two: where the machine's own memory ends, its kernel kills the candidate's process; and
+# what a candidate may hold is a share of what others have left.
+_SIGNS = (
+    "out of memory", "OutOfMemoryError", "CUBLAS_STATUS_ALLOC_FAILED", "was killed by signal 9",
+    "GB are allowed",
+)  # fmt: skip
 _WORTH_BYTES = 1 << 30  # less is kept: to give it back waits for the GPU
 
 
@@ -23,3 +29,8 @@ def spare_memory(device: str) -> None:
     if kept > _WORTH_BYTES:
         with torch.cuda.device(device):
             torch.cuda.empty_cache()
+
+
+def starved(text: str) -> bool:
+    """Whether a message tells of memory that was missing."""
+    return any(sign in text for sign in _SIGNS)

@@ -140,6 +140,13 @@ class CandidateProcess:
             self.worker = Worker(self.candidate.name, self.limits)
             self.loaded = False
 
+    def renewed(self, payload: tuple[Any, Any, int, Any]) -> Worker:
+        """A new worker in place of the present one, in which the candidate is constructed."""
+        self.worker.close()
+        self.revive()
+        self.construct(*payload)
+        return self.worker
+
     def traced(self, inputs: list[Any] | None) -> dict[str, Any]:
         """What the worker's tripwires saw, and a profile of one call where ``inputs`` are given."""
         answer = self._ask("traced", timeout=self.options.call_timeout, payload=inputs)

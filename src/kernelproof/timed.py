@@ -10,11 +10,21 @@ from kernelproof.contestants import Field, Race
 from kernelproof.errors import CandidateError
 from kernelproof.resize import tensor_bytes
 from kernelproof.rivals import TimedRival, mismatch
+from kernelproof.spare import starved
 from kernelproof.subject import CandidateProcess, threads
-from kernelproof.timed_worker import CLOCKS, Timed
+from kernelproof.timed_worker import CLOCKS, Timed, TimedCandidate
 from kernelproof.timeline import span
 from kernelproof.timing import Budget, Entrant, Picks, clocks, measure
-from kernelproof.types import Call, Check, Clock, Progress, Status, Timing, Verdict
+from kernelproof.types import (
+    CURRENT_STREAM,
+    Call,
+    Check,
+    Clock,
+    Progress,
+    Status,
+    Timing,
+    Verdict,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,6 +47,10 @@ _AGAIN_SLICE = 0.02
 # Far longer than OpenMP's threads spin, on a loaded machine too.
 _AGAIN_REST = 0.25
 _WORKED = ("worked", "went_by")
+_UNGRAPHED = (
+    "no CUDA graph, which would not hold what it launches on another stream than "
+    "torch.cuda.current_stream()"
+)
 
 
 @span("time")
@@ -48,11 +62,11 @@ def time(
     Args:
         verdict: a passing one.
     """
-    return judged(field, subject, verdict, *measured(field, subject, progress), progress)
+    return judged(field, subject, verdict, *measured(field, subject, verdict, progress), progress)
 
 
 def measured(
-    field: Field, subject: CandidateProcess, progress: Progress
+    field: Field, subject: CandidateProcess, verdict: Verdict, progress: Progress
 ) -> tuple[Timing, Timed]:  # fmt: skip
     """The timing, of which nothing is judged yet; and the candidate as it was timed."""
     race = field.race
@@ -60,13 +74,15 @@ def measured(
     field.wait()
     subject.construct(*field.payload)
     picks = Picks(tensor_bytes)
-    built = subject.import_seconds, subject.build_seconds - subject.import_seconds
-    mine = Timed(subject.worker, field.fresh, race.options.call_timeout, picks, built=built)
+    aside = any(c.name == CURRENT_STREAM and c.outcome == "note" for c in verdict.checks)
+    mine = TimedCandidate(
+        subject, field.fresh, race.options.call_timeout, picks, field.payload,
+        ungraphed=_UNGRAPHED if aside else "",
+    )  # fmt: skip
     entrants = field.entrants()
     for other in (*field.baselines.values(), field.floor, *field.rivals.values()):
-        other.resting = subject.worker
-    if field.eager is not None:
-        mine.resting = field.eager.worker
+        other.resting = mine
+    mine.resting = field.eager
     timing = measure(
         Entrant(subject.candidate.name, mine),
         entrants,
@@ -147,16 +163,28 @@ def _settled(
         checks = [found.check, rest]
         if mine.nonsense:
             checks.append(Check(name="clock", outcome="fail", message=mine.nonsense))
-        if timing.candidate.host is not None and not timing.candidate.problem:
+        elif mine.failure is not None:
+            return _ended(verdict, mine.failure), None
+        elif timing.candidate.host is not None:
             checks += _clock_checks(race, timing, mine, eager)
     except CandidateError as error:
-        check = Check(name="timing", outcome="fail", message=f"while timed: {error.message}")
-        return failed(verdict, error.status, [check], None), None  # type: ignore[arg-type]
+        return _ended(verdict, error), None
     bad = [check for check in checks if check.outcome == "fail"]
     if bad:
         return failed(verdict, "cheat", [*bad, *(c for c in checks if c not in bad)], None), None
     timing = clocks.without_warm(timing, checks)
     return verdict.model_copy(update={"checks": (*verdict.checks, *checks)}), timing
+
+
+def _ended(verdict: Verdict, error: CandidateError) -> Verdict:
+    """A passing verdict, turned by an error in a timed call. Timing holds many inputs and outputs
+    at once: where memory ends, what was checked is right all the same, and has no times."""
+    text = f"while timed: {error.message}"
+    if starved(error.message):
+        check = Check(name="timing", outcome="note", message=f"no times: {text}")
+        return verdict.model_copy(update={"checks": (*verdict.checks, check)})
+    check = Check(name="timing", outcome="fail", message=text)
+    return failed(verdict, error.status, [check], None)  # type: ignore[arg-type]
 
 
 @span("compare the clocks")

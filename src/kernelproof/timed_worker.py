@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernelproof import forms
 from kernelproof.errors import CandidateCrash, CandidateError
-from kernelproof.subject import threads
+from kernelproof.subject import CandidateProcess, threads
 from kernelproof.timing import Drawn, Fresh, Picks
 from kernelproof.types import Clock
 from kernelproof.worker import Worker, packing
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 # The clocks that a contestant can have; those of single calls on a GPU have inputs of their own.
 CLOCKS: tuple[Clock, ...] = ("host", "device", "cold", "single", "warm")
 _PART = {"cold": 1, "single": 2}
+# What a request makes of calls that each may take the time of one: to prepare, the first and some
+# warm ones; for a sample, that and one or two for each reading.
+_PREPARED_CALLS = 4
+_SAMPLED_CALLS = 8
 
 
 class Timed:
@@ -33,11 +37,13 @@ class Timed:
             nobody asks about.
         only: what of a set of inputs it takes.
         built: seconds that import (with what it compiles) and construction took.
+        ungraphed: why a CUDA graph of it would not hold what it computes; "" where it may.
     """
 
     def __init__(
         self, worker: Worker, fresh: Fresh, timeout: float, picks: Picks | None = None,
         only: Callable[[list[Any]], list[Any]] = list, built: tuple[float, float] = (0.0, 0.0),
+        ungraphed: str = "",
     ) -> None:  # fmt: skip
         self.worker = worker
         self.fresh = fresh
@@ -46,6 +52,10 @@ class Timed:
         self.picks = picks
         self.only = only
         self.built = built
+        self.ungraphed = ungraphed
+        # The first error of a request: it ends the timing of this one.
+        self.failure: CandidateError | None = None
+        self.call_seconds = 0.0
         self.nonsense = ""
         self.sent: list[Drawn] = []
         # By clock and round: seconds of a request, by the clock of this process, per call and
@@ -54,7 +64,7 @@ class Timed:
         self.woken = -1
         # Whoever should rest while this one is timed, and what it has worked in the meantime:
         # seconds of processors, of so many that went by.
-        self.resting: Worker | None = None
+        self.resting: Timed | None = None
         self.worked, self.went_by = 0.0, 0.0
         # Whether somebody has changed priority or processors of this one's process.
         self.rescheduled = False
@@ -82,10 +92,26 @@ class Timed:
 
     def _prepared(self) -> dict[str, Any]:
         sets = self.fresh.sets(0, self.fresh.most)
-        answer = self._ask("prepare", payload=self._payload(sets), graph=True)
-        answer = forms.read("prepare", answer, forms.PREPARED)
+        answer = self._made_ready(sets, not self.ungraphed)
+        if answer["problem"] and self._renew():
+            # A capture that fails leaves its stream the current one, the allocator in its pool, the
+            # generator in its state, and errors that the next launch is told of.
+            self.ungraphed = answer["problem"]
+            answer = self._made_ready(sets, False)
         self.graph_calls = int(answer["graph"])
-        return {**answer, "build": self.built[0], "construction": self.built[1]}
+        self.call_seconds = min(float(answer["host"]), self.timeout)
+        built = {"build": self.built[0], "construction": self.built[1]}
+        return {**answer, "problem": answer["problem"] or self.ungraphed, **built}
+
+    def _renew(self) -> bool:
+        """Take a new worker and load the module there, where this one knows how."""
+        return False
+
+    def _made_ready(self, sets: list[Drawn], graph: bool) -> dict[str, Any]:
+        payload, timeout = self._payload(sets), _PREPARED_CALLS * self.timeout
+        answer = self._ask("prepare", timeout, payload=payload, graph=graph)
+        told: dict[str, Any] = forms.read("prepare", answer, forms.PREPARED)
+        return told
 
     def sample(self, clock: Clock, calls: int, number: int) -> list[float]:
         # A graph goes round all sets; calls that are readings need one each.
@@ -114,12 +140,13 @@ class Timed:
         if number != self.woken or number < 0:
             self._ask("warm")
             self.woken = number
-        worked = 0.0 if self.resting is None else self.resting.processor_seconds()
+        resting = None if self.resting is None else self.resting.worker
+        worked = 0.0 if resting is None else resting.processor_seconds()
         started = time.perf_counter()
         answer = self._ask("sample", payload=payload, clock=clock, calls=calls)
         taken = time.perf_counter() - started
-        if self.resting is not None:
-            self.worked += self.resting.processor_seconds() - worked
+        if resting is not None:
+            self.worked += resting.processor_seconds() - worked
             self.went_by += taken
             self.rescheduled = self.rescheduled or self.worker.rescheduled
         answer = forms.read("sample", answer, forms.SAMPLED)
@@ -151,8 +178,33 @@ class Timed:
             return [drawn.packed for drawn in sets]
         return [packing.packed((d.seed, self.only(d.inputs))) for d in sets]
 
-    def _ask(self, do: str, **fields: Any) -> Any:
-        return self.worker.ask(do, timeout=self.timeout, **fields)
+    def _ask(self, do: str, timeout: float | None = None, **fields: Any) -> Any:
+        if timeout is None:
+            timeout = self.timeout + _SAMPLED_CALLS * self.call_seconds
+        try:
+            return self.worker.ask(do, timeout=timeout, **fields)
+        except CandidateError as error:
+            # A copy, which has no frames: they hold this object, and memory of messages, which the
+            # collector cannot take apart.
+            self.failure = self.failure or type(error)(error.message, error.detail)
+            raise
+
+
+class TimedCandidate(Timed):
+    """A candidate, in the worker of ``subject``, which has constructed it from ``payload``."""
+
+    def __init__(
+        self, subject: CandidateProcess, fresh: Fresh, timeout: float, picks: Picks, payload: Any,
+        ungraphed: str = "",
+    ) -> None:  # fmt: skip
+        built = subject.import_seconds, subject.build_seconds - subject.import_seconds
+        super().__init__(subject.worker, fresh, timeout, picks, built=built, ungraphed=ungraphed)
+        self.subject = subject
+        self.payload = payload
+
+    def _renew(self) -> bool:
+        self.worker = self.subject.renewed(self.payload)
+        return True
 
 
 def _new(name: str, compiles: bool) -> Worker:
@@ -174,7 +226,7 @@ class TimedModule(Timed):
         timeout = options.compile_timeout if self.compiles else options.call_timeout
         super().__init__(worker(name, self.compiles), fresh, timeout, only=only)
         self.name = name
-        self.load = {
+        self.load: dict[str, Any] = {
             "path": path, "kind": "baseline", "attr": attr, "device": device, "wrap": wrap,
             "language": "pytorch", "threads": threads(), "tf32": tf32,
             "training": options.training,
@@ -188,11 +240,23 @@ class TimedModule(Timed):
 
     def _loaded(self) -> dict[str, Any]:
         try:
-            return dict(self._ask("load", payload=self.payload, **self.load))
+            return self._told()
         except CandidateError:
             if not self.worker.again:
                 raise
             # It may be for what another module has left there.
-            self.worker.close()
-            self.worker = Worker(self.name)
-            return dict(self._ask("load", payload=self.payload, **self.load))
+            self.failure = None
+            self._replace()
+            return self._told()
+
+    def _renew(self) -> bool:
+        self._replace()
+        self._told()
+        return True
+
+    def _replace(self) -> None:
+        self.worker.close()
+        self.worker = Worker(self.name)
+
+    def _told(self) -> dict[str, Any]:
+        return dict(self._ask("load", payload=self.payload, **self.load))

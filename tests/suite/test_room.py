@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from kernelproof.errors import UsageError
+from kernelproof.spare import starved
 from kernelproof.suite import engine, judging, local, results
 from kernelproof.suite.judging import Judge, Lost, Order, Starved
 from kernelproof.suite.model import Item
-from kernelproof.suite.room import Room, needed, needed_of_host, starved
+from kernelproof.suite.room import Room, needed, needed_of_host
 
 
 def test_items_share_what_there_is_in_order() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from kernelproof.check.values import flatten, identical
-from kernelproof.types import Check, Run
+from kernelproof.types import CURRENT_STREAM, Check, Run
 
 
 class Guards:
@@ -143,11 +143,13 @@ class Guards:
                 "launched on another stream than torch.cuda.current_stream(): wrong where the "
                 "caller uses streams, and in CUDA graphs"
             )
-            self.checks["current stream"] = Check(
-                name="current stream",
-                outcome="pass" if aside else "note",
-                message="" if aside else text,
-            )
+            # A case in which nothing is launched does not take the note of another away.
+            if not aside or CURRENT_STREAM not in self.checks:
+                self.checks[CURRENT_STREAM] = Check(
+                    name=CURRENT_STREAM,
+                    outcome="pass" if aside else "note",
+                    message="" if aside else text,
+                )
             if not aside:
                 return run
         self.checks["repeatable"] = Check(

@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kernelproof.errors import KernelproofError, UsageError
+from kernelproof.spare import starved
 from kernelproof.suite.judging import Judge, Lost, Order, Starved, by_core, processors_of
 from kernelproof.suite.model import Item
-from kernelproof.suite.room import Room, needed, needed_of_host, starved
+from kernelproof.suite.room import Room, needed, needed_of_host
 from kernelproof.worker.limits import available_memory
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"

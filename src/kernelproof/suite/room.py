@@ -30,14 +30,6 @@ _LOOK_SECONDS = 1.0
 # sent, and the outputs as they are sent and as they are judged.
 _HOST_BASE_BYTES = 4e9
 _HOST_COPIES = 2.2
-# The last two: where the machine's own memory ends, its kernel kills the candidate's process; and
-# what a candidate may hold is a share of what others have left.
-_SIGNS = (
-    "out of memory", "OutOfMemoryError", "CUBLAS_STATUS_ALLOC_FAILED", "was killed by signal 9",
-    "GB are allowed",
-)  # fmt: skip
-
-
 _MOST_NAMED = 3
 
 
@@ -58,11 +50,6 @@ def needed(held: int) -> float:
 def needed_of_host(held: int) -> float:
     """Bytes of the machine's own memory that judging such a problem may need."""
     return _HOST_BASE_BYTES + _HOST_COPIES * held
-
-
-def starved(text: str) -> bool:
-    """Whether a message tells of memory that was missing."""
-    return any(sign in text for sign in _SIGNS)
 
 
 class Room:

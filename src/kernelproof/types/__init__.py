@@ -99,6 +99,7 @@ from kernelproof.types.timing import (
     Work,
 )
 from kernelproof.types.verdict import (
+    CURRENT_STREAM,
     Build,
     Call,
     Candidate,
@@ -114,6 +115,7 @@ from kernelproof.types.verdict import (
 )
 
 __all__ = [
+    "CURRENT_STREAM",
     "Answer",
     "Attempt",
     "Bandwidth",

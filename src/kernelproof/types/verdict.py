@@ -14,6 +14,9 @@ from kernelproof.types.base import (
     Status,
 )
 
+# The check that tells whether kernels run on the stream that torch asks for.
+CURRENT_STREAM = "current stream"
+
 
 def _dump_sizes(sizes: dict[str, Any]) -> dict[str, Any]:
     plain = (bool, int, float, str, list, tuple, dict, type(None))

@@ -247,7 +247,12 @@ class Worker:
             raise _Nonsense(words or type(error).__name__) from None
         # After an error inside CUDA the process answers, and yet nothing works in it any more.
         told.clean = "CUDA error" not in told.message
-        raise told
+        try:
+            raise told
+        finally:
+            # Else the error holds this frame, which holds it, and with it buffers of tensors that
+            # the collector cannot take apart: it has crashed over them.
+            del told
 
     def _answering(self, sock: socket.socket, timeout: float) -> float:
         """Wait until something comes; returns what is left of ``timeout``.

@@ -143,16 +143,16 @@ class Sampler:
 
     def _capture(self, warm: float) -> str:
         self.graph_calls = max(2, min(_GRAPH_CALLS, int(_GRAPH_SECONDS / warm)))
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
         outputs: list[Any] = []
         try:
+            side = _blocking_stream(self.device)
+            side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
                 self.captured(*self.idle)
             torch.cuda.current_stream().wait_stream(side)
             self.synchronize()
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            with torch.cuda.graph(graph, stream=side):
                 for number in range(self.graph_calls):
                     # What is kept is not written again by a later call of the same graph.
                     outputs.append(self.captured(*self.slots[number % len(self.slots)]))
@@ -352,6 +352,19 @@ def _trim(outputs: list[Any]) -> None:
     """Let the first of ``outputs`` go where all together are too large."""
     while len(outputs) > 1 and len(outputs) * _bytes(outputs[-1]) > _KEPT_BYTES:
         outputs.pop(0)
+
+
+def _blocking_stream(device: str) -> Any:
+    """A stream that waits for the legacy default stream, which torch's own do not. While one like
+    this is captured, a launch on the default stream is an error (CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
+    of the driver); else it would run at once, and be missing from the graph. Never destroyed."""
+    with torch.cuda.device(device):
+        torch.cuda.current_stream().synchronize()  # the context is there, and current
+        made = ctypes.c_void_p()
+        error = ctypes.CDLL("libcuda.so.1").cuStreamCreate(ctypes.byref(made), 0)
+        if error:
+            raise RuntimeError(f"cuStreamCreate: error {error}")
+        return torch.cuda.ExternalStream(made.value)
 
 
 def _reset_persisting_l2() -> None:

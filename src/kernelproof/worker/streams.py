@@ -7,16 +7,19 @@ from typing import Any
 
 from kernelproof.worker.inputs import leaves_of
 
-# How long the inputs are late: a kernel on another stream has long begun by then.
-_LATE_CYCLES = 20_000_000  # about 10 ms
+# How long the inputs are late: a kernel on another stream has begun by then.
+_LATE_SECONDS = 10e-3
+_LATE_SHARE = 2.0  # of what the call before took, with all that it launched
+_LATEST_SECONDS = 2.0
+_CYCLES = 2e9  # of a second; with a slower clock they are a little later
 
 
-def call_on_side_stream(module: Callable[..., Any], given: list[Any]) -> Any:
+def call_on_side_stream(module: Callable[..., Any], given: list[Any], seconds: float) -> Any:
     """``module(*given)`` where ``given``, CUDA tensors inside lists or dicts too, get their values
     late and on the stream of the call only.
 
     Until then they hold NaN (integers: zero), which a kernel that was launched on the default
-    stream reads. Returns after that stream has finished.
+    stream reads. ``seconds``: how long such a call takes. Returns after that stream has finished.
     """
     import torch
 
@@ -28,7 +31,8 @@ def call_on_side_stream(module: Callable[..., Any], given: list[Any]) -> Any:
     torch.cuda.synchronize()
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        torch.cuda._sleep(_LATE_CYCLES)
+        late = min(_LATEST_SECONDS, max(_LATE_SECONDS, _LATE_SHARE * seconds))
+        torch.cuda._sleep(int(late * _CYCLES))
         for t, value in zip(tensors, values, strict=True):
             if not _overlaps(t):
                 t.copy_(value)
