@@ -53,6 +53,22 @@ def test_gpu_candidate_gets_its_status(path: Path) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize(
+    "path", [p for p in fixtures("gpu") if constant(p, "EXPECT") == "pass"], ids=lambda p: p.stem
+)
+def test_gpu_candidate_passes_when_it_is_timed(path: Path) -> None:
+    """Streams, graphs, new contents at the same addresses: what a timed call meets, a check does
+    not."""
+    options = Options(
+        device="cuda", level="quick", seeds=1, baselines=("eager",), rounds=10, seconds=1.0,
+        build_timeout=600.0,
+    )  # fmt: skip
+    record = judge(path.name.split("__")[0], path, timed=True, options=options)
+    assert record.status == "pass", f"{record.verdict.message}\n{record.verdict.detail}"
+    assert record.timing is not None and record.timing.candidate.host is not None
+
+
+@pytest.mark.gpu
 def test_the_nvrtc_candidate_passes_on_a_gpu() -> None:
     # Its state is in shared memory, which the cases with large ones exceed.
     cases = tuple(constant(NVRTC, "ONLY"))  # type: ignore[arg-type]

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from test_candidates import FOLDER
 
 from kernelproof.errors import CandidateCrash
 from kernelproof.pipeline import Options, judge
@@ -159,10 +158,3 @@ def test_one_that_cannot_be_captured_draws_random_numbers_all_the_same(tmp_path:
     mine = record.timing and record.timing.candidate
     assert mine and mine.device is None and mine.host is not None
     assert any("parent" in c.name or "clock" in c.name for c in record.verdict.checks)
-
-
-@pytest.mark.gpu
-def test_the_fixture_on_the_default_stream_passes_when_it_is_timed() -> None:
-    path = FOLDER / "gpu" / "axpby__cuda_default_stream.py"
-    record = judge("axpby", path, timed=True, options=Options(**{**QUICK, "device": "cuda"}))
-    assert record.status == "pass", record.verdict.message
