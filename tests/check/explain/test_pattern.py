@@ -152,3 +152,10 @@ def test_degenerate_shapes() -> None:
         pattern(truth + 1, truth, torch.ones(shape, dtype=torch.bool))
         pattern(truth * 0, truth, torch.ones(shape, dtype=torch.bool))
         pattern(truth * math.nan, truth, torch.ones(shape, dtype=torch.bool))
+
+
+def test_one_zero_among_other_wrong_values_is_not_where_it_is_wrong() -> None:
+    """As after a weight that is read transposed: all is wrong, and one element is zero by chance."""
+    got = noise(seed=3)
+    got[2, 8, 35] = 0.0
+    assert pattern(got, TRUTH, torch.ones(SHAPE, dtype=torch.bool)) == ""

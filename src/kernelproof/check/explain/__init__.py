@@ -43,10 +43,10 @@ def pattern(got: torch.Tensor, truth: torch.Tensor, wrong: torch.Tensor) -> str:
     if region is None and local is None:
         # Two bugs of one cause: values that are missing, and others that make up for them.
         missing = values.zeros(got, truth)
-        region = describe(missing)
-        if region and region.dense and int(missing.sum()) >= 2:
+        gap = describe(missing)
+        if gap and gap.dense and int(missing.sum()) >= 2:
             look = "a mask that hides too much, or a loop or store that does not get there"
-            return _sentence(Finding(f"zero where values are expected, {region.where}", look))
+            return _sentence(Finding(f"zero where values are expected, {gap.where}", look))
     return _combined(region, local)
 
 
