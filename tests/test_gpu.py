@@ -20,8 +20,13 @@ NVRTC = FOLDER / "right" / "gated_recurrence__cuda_nvrtc"
 ON_GPU = [*fixtures("gpu"), *[p for p in fixtures("wrong") if p.name.endswith("key_gate.py")]]
 
 
+QUICK = {"level": "quick", "seeds": 1, "baselines": ("eager",), "rounds": 10, "seconds": 1.0}
+
+
 def judged(path: Path, **options):
-    return judge(path.name.split("__")[0], path, options=Options(seeds=2, seed=7, **options))
+    timed = bool(constant(path, "TIMED"))
+    given = {"seeds": 2, "seed": 7, **(QUICK if timed else {}), **options}
+    return judge(path.name.split("__")[0], path, timed=timed, options=Options(**given))
 
 
 def needs_a_gpu(path: Path) -> bool:
@@ -59,10 +64,7 @@ def test_gpu_candidate_gets_its_status(path: Path) -> None:
 def test_gpu_candidate_passes_when_it_is_timed(path: Path) -> None:
     """Streams, graphs, new contents at the same addresses: what a timed call meets, a check does
     not."""
-    options = Options(
-        device="cuda", level="quick", seeds=1, baselines=("eager",), rounds=10, seconds=1.0,
-        build_timeout=600.0,
-    )  # fmt: skip
+    options = Options(device="cuda", **QUICK)
     record = judge(path.name.split("__")[0], path, timed=True, options=options)
     assert record.status == "pass", f"{record.verdict.message}\n{record.verdict.detail}"
     assert record.timing is not None and record.timing.candidate.host is not None

@@ -122,6 +122,7 @@ TRACED = fields(
 PREPARED = fields({"first": seconds, "host": seconds, "graph": number, "problem": text})
 # What the times are is looked at apart: a false clock is more than nonsense.
 SAMPLED = fields({"readings": list_of(anything), "kept": number})
+UNSEEN = fields({"new": seconds, "seen": seconds, "kept": number})
 CAPTURED = fields({"modules": list_of(anything), "stopped": text})
 KERNELS = list_of(
     fields(

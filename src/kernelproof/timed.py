@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from time import sleep
 from typing import TYPE_CHECKING, Any
 
@@ -96,6 +97,9 @@ def measured(
         seed=race.seed,
         progress=progress,
     )
+    if race.cuda and mine.failure is None:
+        with contextlib.suppress(CandidateError):  # which it keeps
+            mine.look_at_unseen()
     return physics.attached(timing, race, field.fresh.most), mine
 
 
@@ -206,6 +210,7 @@ def _clock_checks(race: Race, timing: Timing, mine: Timed, eager: Timed | None) 
         new += mine.again(calls, new=True)
         seen += mine.again(calls, new=False)
     checks.append(clocks.repeated(new, seen, race.cuda))
+    checks += [clocks.unseen(clock, found) for clock, found in mine.unseen.items() if found]
     if eager is not None and eager.worker.alive:
         beside = eager
         checks.append(_confirmed(lambda _: clocks.saving(timing, mine.once, beside.once)))

@@ -24,6 +24,9 @@ _PART = {"cold": 1, "single": 2}
 # What a request makes of calls that each may take the time of one: to prepare, the first and some
 # warm ones; for a sample, that and one or two for each reading.
 _PREPARED_CALLS = 4
+# Inputs on which results are looked for that are kept by value: each look needs new ones, and has
+# so many bytes of them at most.
+_UNSEEN_BYTES = (128 << 20, 16 << 20, 16 << 20)
 _SAMPLED_CALLS = 8
 
 
@@ -61,6 +64,9 @@ class Timed:
         # By clock and round: seconds of a request, by the clock of this process, per call and
         # beyond what the worker reports.
         self.outside: dict[Clock, dict[int, float]] = {clock: {} for clock in CLOCKS}
+        # Device seconds per call on contents that were new, and on the same again: of the graph,
+        # and of calls outside of it.
+        self.unseen: dict[str, list[tuple[float, float]]] = {"device": [], "unseen": []}
         self.woken = -1
         # Whoever should rest while this one is timed, and what it has worked in the meantime:
         # seconds of processors, of so many that went by.
@@ -124,6 +130,24 @@ class Timed:
         sets = [self.fresh.one() for _ in range(calls)] if new else self.sent
         return self._sampled("host", calls, -1, sets, renew=new)
 
+    def look_at_unseen(self) -> None:
+        """Fill in ``unseen``; outputs are picked as in any round. Less is asked where inputs take
+        long to draw, and nothing where a kernel reads so long that it has no use of kept results:
+        the parent's clock sees that."""
+        held = self.fresh.bytes * self.fresh.most
+        for number in range(sum(held <= most for most in _UNSEEN_BYTES)):
+            for clock, found in self.unseen.items():
+                if clock == "device" and not (self.graph_calls and held <= _UNSEEN_BYTES[-1]):
+                    continue
+                sets = [self.fresh.one() for _ in range(self.fresh.most)]
+                answer = self._ask("unseen", payload=self._payload(sets), clock=clock)
+                answer = forms.read("unseen", answer, forms.UNSEEN)
+                found.append((float(answer["new"]), float(answer["seen"])))
+                if self.picks is not None:
+                    calls = self.graph_calls if clock == "device" else len(sets)
+                    kept = min(int(answer["kept"]), calls)
+                    self.picks.take(clock, calls, -number, sets, kept, self._collector(clock))
+
     def once(self) -> None:
         """One call on new inputs, from inputs sent to output received."""
         drawn = self.fresh.one()
@@ -162,7 +186,7 @@ class Timed:
         self.outside[clock][number] = taken / made - sum(readings) / len(readings)
         return list(readings)
 
-    def _collector(self, clock: Clock) -> Callable[[int], Any]:
+    def _collector(self, clock: str) -> Callable[[int], Any]:
         def collect(chosen: int) -> Any:
             answer = self._ask("collect", clock=clock, numbers=[chosen])
             if not isinstance(answer, list) or len(answer) != 1:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from kernelproof.timing import clocks
 from kernelproof.timing.stats import series
 from kernelproof.types import Contestant, Ratio, Timing
@@ -118,3 +120,17 @@ def test_who_works_while_others_are_timed_is_found() -> None:
     assert clocks.at_rest(2.6, 6.7, 0.5).outcome == "pass"
     # Ten ticks of the kernel's clock tell nothing.
     assert clocks.at_rest(0.09, 0.1, 0.0).outcome == "pass"
+
+
+def test_results_that_a_gpu_keeps_by_value_are_seen_by_its_own_clock() -> None:
+    """Also those of kernels that are quicker than their launch."""
+    cheat = [(9.0e-6, 2.1e-6), (9.2e-6, 2.0e-6)]
+    assert clocks.unseen("unseen", cheat).outcome == "fail"
+    # 8 of 50 calls of a graph are on new contents.
+    graph = [((8 * 9e-6 + 42 * 2e-6) / 50, 2e-6)]
+    assert clocks.unseen("device", graph).outcome == "fail"
+    # Once is enough to be quick: noise only adds.
+    assert clocks.unseen("unseen", [*cheat, (2.2e-6, 2.1e-6)]).outcome == "pass"
+    for clock in ("unseen", "device"):
+        assert clocks.unseen(clock, [(1.5e-6, 1.3e-6), (1.4e-6, 1.4e-6)]).outcome == "pass"
+        assert clocks.unseen(clock, [(math.nan, 1e-6)]).outcome == "fail"

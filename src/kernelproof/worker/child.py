@@ -123,6 +123,8 @@ class Host:
         answer: Any
         if do == "sample":
             answer = self.sampler.sample(clock, int(request["calls"]), payload or [])
+        elif do == "unseen":
+            answer = self.sampler.unseen(clock, payload)
         elif do == "collect":
             answer = self.sampler.collect(clock, request["numbers"])
         else:

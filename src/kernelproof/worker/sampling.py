@@ -35,8 +35,10 @@ _SAMPLE_SECONDS = 2.0
 # Before a cold call the GPU is kept busy for so long, the same for all contestants, while Python
 # prepares the launch: then the time between the events is the device's own.
 _AHEAD_SECONDS = 200e-6
-# Clock cycles of that; a GPU with a slower clock is busy a little longer.
-_AHEAD_CYCLES = int(_AHEAD_SECONDS * 2e9)
+# The same for several calls in a row: so many times what their Python takes, and no longer.
+_AHEAD_SHARE, _AHEAD_MOST_SECONDS = 1.5, 20e-3
+_CYCLES = 2e9  # of a second; a GPU with a slower clock is busy a little longer
+_AHEAD_CYCLES = int(_AHEAD_SECONDS * _CYCLES)
 # libgomp's idle threads spin for up to some 20 ms before they sleep. On a CPU that is another
 # contestant's pool competing for the cores; wait until it is quiet.
 _SETTLE_SECONDS = 0.03
@@ -309,6 +311,45 @@ class Sampler:
             self._wait()
             readings.append(begin.elapsed_time(end) * 1e-3 / self.graph_calls)
         return readings
+
+    def unseen(self, clock: str, sets: list[bytes]) -> dict[str, Any]:
+        """Seconds per call by events on ``sets``, which are ``new``, and on the same contents again
+        (``seen``); and how many outputs are ``kept``. A GPU's kernel could keep results by value,
+        which no cache in Python needs to know of. ``clock``: "device", of the graph, or "unseen",
+        of calls that are queued behind other work, so that no launch is waited for.
+
+        Both times inputs, and what others than these need, were just read.
+        """
+        self.fill(sets)
+        calls = self.graph_calls if clock == "device" else len(self.slots)
+        with torch.no_grad():
+            for inputs in self.slots:
+                if 2 * _bytes(inputs) <= self.flushed.numel():
+                    mapped(inputs, _copy)
+            new, seen = self._queued(clock), self._queued(clock)
+        return {"new": new / calls, "seen": seen / calls, "kept": len(self.kept[clock])}
+
+    def _queued(self, clock: str) -> float:
+        """Seconds of a replay, or of a call on each slot."""
+        for _ in range(_WARM_CALLS):
+            self.module(*self.idle)
+        self._wait()
+        _reset_persisting_l2()
+        begin, end = self.event(enable_timing=True), self.event(enable_timing=True)
+        ahead = max(_AHEAD_SECONDS, _AHEAD_SHARE * self.seconds * len(self.slots))
+        _spin(int(min(ahead, _AHEAD_MOST_SECONDS) * _CYCLES))
+        begin.record()
+        if clock == "device":
+            self.graph.replay()
+            outputs = None
+        else:
+            outputs = [self.module(*inputs) for inputs in self.slots]
+        end.record()
+        if outputs is not None:
+            self.kept[clock] = [mapped(output, _copy) for output in outputs]
+            _trim(self.kept[clock])
+        self._wait()
+        return float(begin.elapsed_time(end)) * 1e-3
 
     def _late(self, began: int, readings: list[float]) -> bool:
         """Never before the third: a first call that takes for itself what others save must show."""

@@ -155,7 +155,7 @@ def test_degenerate_shapes() -> None:
 
 
 def test_one_zero_among_other_wrong_values_is_not_where_it_is_wrong() -> None:
-    """As after a weight that is read transposed: all is wrong, and one element is zero by chance."""
+    """As after a weight that is read transposed: all is wrong, one element is zero by chance."""
     got = noise(seed=3)
     got[2, 8, 35] = 0.0
     assert pattern(got, TRUTH, torch.ones(SHAPE, dtype=torch.bool)) == ""
