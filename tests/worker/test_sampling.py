@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
+import sys
 import threading
 import time
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
@@ -102,12 +105,68 @@ class Pair(NamedTuple):
     second: torch.Tensor
 
 
-def test_named_tuples_keep_their_type() -> None:
+def test_named_tuples_keep_their_type_as_inputs_only() -> None:
     one = sampler(lambda x, n: Pair(x * n, x), 1)
     assert one.sample("host", 1, sets(4))["kept"] == 1
     (output,) = one.collect("host", [0])
-    assert type(output) is Pair and float(output.first[0, 0]) == 8
+    # To make one would be to call a function of the candidate's.
+    assert type(output) is tuple and float(output[0][0, 0]) == 8
     assert mapped(torch.max(torch.ones(2, 3), 0), torch.clone).values.tolist() == [1, 1, 1]
+
+
+def within_reach() -> list[object]:
+    """What a module can find in the frames of its callers here, and in what these hold."""
+    frame, found = sys._getframe(2), []
+    while frame is not None and frame.f_code.co_filename.endswith("sampling.py"):
+        todo = list(frame.f_locals.values())
+        while todo:
+            value = todo.pop()
+            if not any(value is other for other in found):
+                found.append(value)
+                todo += value if isinstance(value, (list, tuple)) else ()
+                todo += vars(value).values() if isinstance(value, Sampler) else ()
+        frame = frame.f_back
+    return found
+
+
+@pytest.mark.parametrize(("clock", "sent"), [("host", (4, 5, 6)), ("warm", (4,))])
+def test_readings_copies_and_later_inputs_are_out_of_reach(clock: str, sent) -> None:
+    """Else a call could shorten the first, write into the second, and work ahead on the third."""
+    seen = []
+
+    def module(x, n):
+        found = within_reach()
+        # The copies are contiguous; inputs are parts of wider rows.
+        copies = [t for t in found if isinstance(t, torch.Tensor) and t.is_contiguous()]
+        numbers = sum(isinstance(value, float) for value in found)
+        later = sum(isinstance(value, bytes) and len(value) > 0 for value in found)
+        seen.append((len(copies), numbers, later, any(isinstance(v, Iterator) for v in found)))
+        return x * n
+
+    one = sampler(module, 1, 2, 3)
+    assert len(one.sample(clock, 3, sets(*sent))["readings"]) == 3
+    # A number is among the sampler's attributes; inputs of the call that is next, packed.
+    assert all(found[:2] == (0, 1) and found[2] <= 1 and not found[3] for found in seen)
+
+
+def test_no_cycles_are_looked_for_between_inputs_and_copy(monkeypatch) -> None:
+    """Callbacks of the collector would run there, outside the clock, with the inputs at hand."""
+    seen = []
+    fill = sampling._fill
+
+    def filled(into, value) -> None:
+        seen.append(gc.isenabled())
+        fill(into, value)
+
+    def module(x, n):
+        gc.enable()
+        return x * n
+
+    monkeypatch.setattr(sampling, "_fill", filled)
+    one = sampler(module, 1)
+    one.sample("host", 1, sets(2))
+    # Inputs written, output copied.
+    assert seen == [False, False] and gc.isenabled()
 
 
 def test_a_warm_call_repeats_one_on_new_contents() -> None:
@@ -220,5 +279,6 @@ def test_calls_of_a_whole_turn_are_not_warmed_up(gpu: Log, seconds: float, calls
 def test_few_large_outputs_are_kept(gpu: Log, monkeypatch) -> None:
     monkeypatch.setattr(sampling, "_KEPT_BYTES", 2 * 20 * 8)
     one = on_fake_gpu(gpu, 1, 2, 3, 4)
+    one.size = 20 * 8
     assert one.sample("cold", 4, sets(5, 6, 7, 8))["kept"] == 2
     assert [float(o[0, 0]) for o in one.collect("cold", [0, 1])] == [14, 16]

@@ -42,8 +42,8 @@ def test_replaced_code_is_named(tmp_path: Path, monkeypatch) -> None:
     def other(value):
         return 0
 
-    monkeypatch.setattr(sampling._bytes, "__code__", other.__code__)
-    assert wires.report()["patched"] == ["kernelproof.worker.sampling._bytes.__code__"]
+    monkeypatch.setattr(sampling._emptied, "__code__", other.__code__)
+    assert wires.report()["patched"] == ["kernelproof.worker.sampling._emptied.__code__"]
 
 
 def test_looks_around_are_those_of_the_candidates_own_code(tmp_path: Path) -> None:

@@ -61,6 +61,8 @@ def serve(sock: socket.socket) -> None:
         except wire.Closed:
             return
         payload = packing.whole(buffers) if buffers else None
+        # Nor has this frame, which a candidate can reach, what it has not got yet.
+        buffers.clear()
         out: list[wire.Buffer] = []
         try:
             answer: Any = {"answer": wire.encode(host.handle(request, payload), out)}

@@ -12,6 +12,7 @@ from typing import Any
 
 from kernelproof import staging
 from kernelproof.strides import copy_like
+from kernelproof.worker import nests
 
 # Width of each band. A multiple of every alignment that kernels ask for, so that the address of a
 # tensor is as aligned as it was.
@@ -87,7 +88,7 @@ def nearer(inputs: Any, device: str, calls: int) -> Any:
         return inputs
     import torch
 
-    size = sum(leaf.numel() * leaf.element_size() for leaf in leaves_of(inputs))
+    size = bytes_of(inputs)
     total = torch.cuda.get_device_properties(device).total_memory
     if not _LARGE_BYTES <= size <= total // _SHARE:
         return inputs
@@ -182,7 +183,8 @@ def _itself(tensor: Any) -> Any:
 
 
 def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """``value`` with ``change`` applied to its tensors, in new lists and dicts."""
+    """``value`` with ``change`` applied to its tensors, in new lists and dicts. What a candidate
+    returns is for `nests.rebuilt`."""
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -200,11 +202,21 @@ def leaves_of(value: Any) -> Iterator[Any]:
     """The tensors in ``value``, in the order in which `mapped` meets them."""
     import torch
 
-    if isinstance(value, torch.Tensor):
+    if nests.is_a(value, torch.Tensor):
         yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
+    elif nests.is_a(value, list, tuple):
+        for item in nests.items(value):
             yield from leaves_of(item)
-    elif isinstance(value, dict):
-        for item in value.values():
+    elif nests.is_a(value, dict):
+        for _, item in nests.pairs(value):
             yield from leaves_of(item)
+
+
+def bytes_of(value: Any) -> int:
+    """Of the tensors in ``value``."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in leaves_of(value))
+
+
+def form_of(tensor: Any) -> tuple[Any, ...]:
+    """What must be alike for one tensor's values to go into the memory of another."""
+    return tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.requires_grad

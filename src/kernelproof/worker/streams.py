@@ -1,7 +1,9 @@
-"""A call on a stream of its own, to see whether a kernel runs on the stream that torch asks for."""
+"""A call on a stream of its own, to see whether a kernel runs on the stream that torch asks for;
+and what a call may have set for the GPU beside its kernels."""
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from typing import Any
 
@@ -40,3 +42,9 @@ def call_on_side_stream(module: Callable[..., Any], given: list[Any]) -> Any:
 def _overlaps(tensor: Any) -> bool:
     """Expanded tensors cannot be written."""
     return any(n > 1 and step == 0 for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def reset_persisting_l2() -> None:
+    """Give back what an access policy window keeps in L2 from one call to the next."""
+    library = ctypes.CDLL("libcuda.so.1")
+    library.cuCtxResetPersistingL2Cache()
