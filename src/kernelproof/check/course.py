@@ -138,6 +138,7 @@ class Course(Matrix):
             with span("guards"):
                 run = self.guards.apply(
                     run.name, run, results, seen.changed, seen.views, model.overlapping,
+                    model.draws,
                     lambda result: self._judge(run, result, seen.expected),
                 )  # fmt: skip
         else:

@@ -27,7 +27,7 @@ class Guards:
 
     def apply(
         self, name: str, run: Run, results: Any, changed: list[int], may_view: bool,
-        may_overlap: bool, judge: Callable[[Any], Run],
+        may_overlap: bool, draws: bool, judge: Callable[[Any], Run],
     ) -> Run:  # fmt: skip
         """``run``, made wrong where its calls broke a rule.
 
@@ -37,6 +37,7 @@ class Guards:
             changed: indices of inputs that the reference changes too.
             may_view: whether the reference's output shares memory with an input.
             may_overlap: whether its outputs have elements in one place.
+            draws: whether the reference draws random numbers.
             judge: a result's values.
         """
         run = self.launched(name, run, results[0])
@@ -75,6 +76,13 @@ class Guards:
             run, "outputs on the inputs' device", not away,
             f"case {name}: an output is on {', '.join(away)}, the inputs are on {kind}",
         )  # fmt: skip
+        if not draws and any(result.get("draws") for result in results):
+            text = (
+                "a call draws random numbers or seeds the generator, which the reference leaves "
+                "alone: whatever its caller draws afterwards is other than with the reference"
+            )
+            note = Check(name="random numbers", outcome="note", message=text)
+            self.checks.setdefault(note.name, note)
         if len(results) > 1:
             run = self._plain(run, results, judge)
         if len(results) > 2 and _PLAIN not in self.checks:

@@ -80,7 +80,9 @@ def _sliced(x: torch.Tensor) -> torch.Tensor | None:
         return None
     inner = x.shape[1:-1]
     room = _filled((x.shape[0], *(n + 1 for n in inner), x.shape[-1]), x)
-    return room[(slice(None), *(slice(n) for n in inner))].copy_(x)
+    for axis, size in enumerate(inner, start=1):
+        room = room.narrow(axis, 0, size)
+    return room.copy_(x)
 
 
 def _offset(x: torch.Tensor) -> torch.Tensor | None:

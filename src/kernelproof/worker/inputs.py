@@ -35,6 +35,8 @@ class Placed:
     def __init__(self, inputs: Any, device: str) -> None:
         # Per tensor: index of the argument, buffer, its copy, and the tensor's shape in the buffer.
         self._kept: list[tuple[int, Any, Any, tuple[Any, ...]]] = []
+        # The tensors themselves, and what is to be seen of each from outside.
+        self._seen: list[tuple[int, Any, tuple[Any, ...]]] = []
         self._index = 0
         self.given = []
         self._plain = [mapped(value, _itself) for value in inputs]
@@ -47,6 +49,8 @@ class Placed:
         for index, buffer, copy, where in self._kept:
             if not _same_bits(buffer.as_strided(*where), copy.as_strided(*where)):
                 changed.add(index)
+        # `data` or `set_` puts other memory behind a tensor, and leaves what was there as it was.
+        changed |= {index for index, given, seen in self._seen if _outside(given) != seen}
         for index, (kept, given) in enumerate(zip(self._plain, self.given, strict=True)):
             if not _same_structure(kept, given):
                 changed.add(index)
@@ -78,7 +82,9 @@ class Placed:
         staging.copy(_dense(buffer, where), without_repeats(tensor))
         self._kept.append((self._index, buffer, buffer.clone(), where))
         view = buffer.as_strided(*where)
-        return view.requires_grad_() if tensor.requires_grad else view
+        view = view.requires_grad_() if tensor.requires_grad else view
+        self._seen.append((self._index, view, _outside(view)))
+        return view
 
 
 def nearer(inputs: Any, device: str, calls: int) -> Any:
@@ -99,6 +105,10 @@ def nearer(inputs: Any, device: str, calls: int) -> Any:
         return tensor if kept else copy_like(tensor, device)
 
     return mapped(inputs, moved)
+
+
+def _outside(tensor: Any) -> tuple[Any, ...]:
+    return tensor.data_ptr(), tensor.dtype, tensor.is_conj(), tensor.is_neg()
 
 
 def _sentinel(dtype: Any) -> Any:
