@@ -153,7 +153,7 @@ def _compare_floating(
             }
         )  # fmt: skip
     seen = summary(got, expected, *budget.compat_tolerance(dtype, atol, rtol))
-    excess = seen.rows.excess(dtype, expected.rounding)
+    excess = budget.excess_of(seen.rows, seen.columns, dtype, expected.rounding)
     passed = excess.within() and not seen.stray
     mine, theirs = (sums.figures() for sums in seen.sums)
     verdict = base.model_copy(
@@ -179,6 +179,9 @@ def _worst(name: str, wide: Wide, excess: budget.Excess) -> dict[str, Any]:
     got, truth, error = wide.got, wide.truth, wide.error()
     if bool(wide.stray.any()) or truth.dim() == 0:
         flat = int(error.flatten().argmax())
+    elif excess.column:
+        column = budget.rows_of(error)[:, excess.worst_row]
+        flat = int(column.argmax()) * truth.shape[-1] + excess.worst_row
     else:
         row = excess.worst_row
         flat = row * truth.shape[-1] + int(budget.rows_of(error)[row].argmax())
