@@ -14,7 +14,7 @@ CALL = {
     "overlaps": [[0, 0]], "devices": ["cpu"], "emulated": None, "refused": [],
     "draws": False,
 }  # fmt: skip
-EMULATED = {"launches": 1, "errors": [], "notes": ["slow"]}
+EMULATED = {"launches": 1, "errors": [], "notes": ["slow"], "apart": [0]}
 TRACED = {
     "tripwires": {"patched": [], "seen": [], "opened": [], "threads": 0, "settings": []},
     "profile": {"seconds": 1e-3, "library": 0.0, "names": []},

@@ -101,7 +101,11 @@ CALL = fields(
     {
         "output": anything, "mutated": list_of(number), "views_input": _pairs, "reused": _pairs,
         "overrun": list_of(row_of(number, text)), "overlaps": _pairs, "devices": _texts,
-        "emulated": or_none(fields({"launches": number, "errors": _texts, "notes": _texts})),
+        "emulated": or_none(
+            fields(
+                {"launches": number, "errors": _texts, "notes": _texts, "apart": list_of(number)}
+            )
+        ),
         "refused": _texts, "draws": truth,
     }
 )  # fmt: skip

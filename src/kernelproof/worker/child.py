@@ -208,7 +208,7 @@ class Host:
                     "reused": self.earlier.seen_in(leaves),
                     "overlaps": overlapping(leaves),
                     "devices": [str(leaf.device) for leaf in leaves],
-                    "emulated": _emulated(self.recorder),
+                    "emulated": _emulated(self.recorder, leaves),
                     "refused": refused,
                     "draws": not torch.equal(drawn, torch.default_generator.get_state()),
                 }
@@ -336,12 +336,14 @@ def _poisoned_memory() -> Iterator[None]:
         switch(before, warn_only=warn)
 
 
-def _emulated(recorder: Any) -> dict[str, Any] | None:
+def _emulated(recorder: Any, leaves: list[Any]) -> dict[str, Any] | None:
     """Launches of a call and their findings, as plain values; None where nothing is emulated."""
     if recorder is None:
         return None
+    apart = recorder.untouched(leaves)
     results = recorder.taken()
     return {
+        "apart": apart,
         "launches": len(results),
         "errors": [str(f) for r in results for f in r.errors],
         "notes": [str(f) for r in results for f in r.notes],
