@@ -78,6 +78,8 @@ def _by_parts(
 def _form_problem(name: str, got: Any, value: torch.Tensor) -> str:
     if not isinstance(got, torch.Tensor):
         kind = getattr(got, "type_name", type(got).__name__)
+        if kind == "torch.Tensor":
+            return f"{name} is sparse or in another layout, expected a dense torch.Tensor"
         return f"{name} is a {kind}, expected exactly torch.Tensor"
     if got.shape != value.shape:
         return f"{name} has shape {tuple(got.shape)}, expected {tuple(value.shape)}"

@@ -62,10 +62,9 @@ def serve(sock: socket.socket) -> None:
         out: list[wire.Buffer] = []
         try:
             answer: Any = {"answer": wire.encode(host.handle(request, payload), out)}
-        except Exception as error:
-            answer, out = described(error, request.get("path") or host.path), []
-        except SystemExit as error:
-            # A candidate that calls sys.exit has not answered; it must not end the worker quietly.
+        except BaseException as error:
+            # A candidate that calls sys.exit, or raises what stands for an interrupt, has not
+            # answered; it must not end the worker quietly.
             answer, out = described(error, request.get("path") or host.path), []
         wire.send(sock, answer, out, waits=True)
         out.clear()
