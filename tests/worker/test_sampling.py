@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from kernelproof.worker import sampling
+from kernelproof.worker import copying, nests, sampling, steady
 from kernelproof.worker.inputs import mapped
 from kernelproof.worker.sampling import Sampler
 
@@ -58,12 +58,14 @@ def test_inputs_are_written_when_all_else_is_done(monkeypatch) -> None:
     and the clock it has no time."""
     done = []
     one = sampler(lambda x, n: x, 1)
+    monkeypatch.setattr(sampling, "_known", steady.of_modules([nests]))
     one.seeded = lambda seed: done.append(("seed", seed))
     fill, clock = sampling._fill, one.clock
     monkeypatch.setattr(
         sampling, "_fill", lambda into, value: (done.append(("write",)), fill(into, value))
     )
     one.clock = lambda: (done.append(("clock",)), clock())[1]
+    one.names = steady.Names(one, ["clock", "seeded"])
     one.sample("host", 1, sets(7))
     begin = done.index(("seed", 7))
     assert done[begin : begin + 3] == [("seed", 7), ("write",), ("clock",)]
@@ -152,7 +154,7 @@ def test_readings_copies_and_later_inputs_are_out_of_reach(clock: str, sent) -> 
 def test_no_cycles_are_looked_for_between_inputs_and_copy(monkeypatch) -> None:
     """Callbacks of the collector would run there, outside the clock, with the inputs at hand."""
     seen = []
-    fill = sampling._fill
+    fill = copying.fill
 
     def filled(into, value) -> None:
         seen.append(gc.isenabled())
@@ -163,10 +165,37 @@ def test_no_cycles_are_looked_for_between_inputs_and_copy(monkeypatch) -> None:
         return x * n
 
     monkeypatch.setattr(sampling, "_fill", filled)
+    monkeypatch.setattr(copying, "fill", filled)
+    monkeypatch.setattr(sampling, "_known", steady.of_modules([nests]))
     one = sampler(module, 1)
     one.sample("host", 1, sets(2))
     # Inputs written, output copied.
     assert seen == [False, False] and gc.isenabled()
+
+
+@pytest.mark.parametrize("name", ["clock", "_fill", "__code__"])
+def test_what_it_measures_with_is_the_same_before_each_call(name: str) -> None:
+    """Also where it is replaced in one call and put back in the next."""
+    kept = []
+
+    def module(x, n):
+        place = {"clock": one, "_fill": sampling}.get(name, Sampler._timed)
+        if kept:
+            setattr(place, name, kept.pop())
+        else:
+            kept.append(getattr(place, name))
+            other = other_function.__code__ if name == "__code__" else other_function
+            setattr(place, name, other)
+        return x * n
+
+    def other_function(self, *rest):
+        return 0
+
+    one = Sampler(module, sets(1, 2), "cpu")
+    with pytest.raises(KeyError, match="False"):
+        one.sample("host", 2, sets(3, 4))
+    assert one.replaced
+    module(torch.ones(1), 1)  # puts it back
 
 
 def test_a_warm_call_repeats_one_on_new_contents() -> None:

@@ -114,20 +114,18 @@ class Host:
             return _build(request)
         if do == "clear":
             return self.clear()
-        assert self.sampler is not None
-        if do == "warm":
-            return self.sampler.warm()
-        clock = request["clock"]
-        answer: Any
-        if do == "sample":
-            answer = self.sampler.sample(clock, int(request["calls"]), payload or [])
-        elif do == "collect":
-            answer = self.sampler.collect(clock, request["numbers"])
-        else:
+        assert self.sampler is not None and self.tripwires is not None
+        try:
+            if do == "warm":
+                return self.sampler.warm()
+            clock = request["clock"]
+            if do == "sample":
+                return self.sampler.sample(clock, int(request["calls"]), payload or [])
+            if do == "collect":
+                return self.sampler.collect(clock, request["numbers"])
             raise ValueError(f"unknown request {do!r}")
-        assert self.tripwires is not None
-        self.tripwires.look()
-        return answer
+        finally:
+            self.tripwires.look()
 
     def load(self, request: dict[str, Any], payload: Any) -> Any:
         """Import, construct under the given seed, and take over the reference's weights."""

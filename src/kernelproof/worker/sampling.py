@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import gc
 import pickle
+import sys
 import time
 from collections.abc import Callable, Iterator
 from itertools import chain, repeat, takewhile
 from operator import truth
 from typing import Any
 
-import numpy as np
 import torch
 
-from kernelproof.worker import nests
+from kernelproof.worker import copying, nests, packing, steady
+from kernelproof.worker import inputs as placing
+from kernelproof.worker.copying import copied as _copy
+from kernelproof.worker.copying import fill as _fill
 from kernelproof.worker.inputs import (
     Placed,
-    bits,
     bytes_of,
     form_of,
     leaves_of,
@@ -63,8 +65,7 @@ def _nanoseconds(
     return now, sleep
 
 
-_clone, _detach, _zero = torch.Tensor.clone, torch.Tensor.detach, torch.Tensor.zero_
-_copyto = np.copyto
+_zero = torch.Tensor.zero_
 # Of the generator itself: `torch.manual_seed` calls much that a candidate could replace, just
 # before the clock starts.
 _seed = torch.default_generator.manual_seed
@@ -102,6 +103,8 @@ class Sampler:
         self.graph: Any = None
         self.graph_calls = _GRAPH_CALLS
         self.seconds = 0.0  # of a warm call
+        self.names = steady.Names(self, ["clock", "sleep", "seeded", "synchronize", "event"])
+        self.replaced = False  # something of what it measures with, between two calls
         self.size = 0  # bytes of an output
         self.began = 0  # when the calls of a sample did
         # The warm-up has inputs of its own: what a call does to them is no business of a timed one.
@@ -241,19 +244,30 @@ class Sampler:
         self.began = self.clock()
         # In the order in which `map` asks: inputs come once all that is not timed is done.
         wakes, packed = [map(self._woken, range(count))], [chain(_emptied(sets), repeat(b""))]
-        return self._taken("host", [map(self._new_call, range(count), wakes.pop(), packed.pop())])
+        same = [_known.steady(), self.names.steady()]
+        return self._taken(
+            "host",
+            [map(self._new_call, range(count), wakes.pop(), same.pop(), same.pop(), packed.pop())],
+        )
 
     def _repeat(self, calls: int, sets: list[bytes]) -> list[float]:
         if sets:
             self.seeds[:1] = [self._put(0, sets[0])]
         self.began = self.clock()
         most = max(1, _KEPT_BYTES // max(1, bytes_of(self.module(*self.slots[0]))))
-        return self._taken("warm", [map(self._old_call, range(calls), repeat(most))])
+        same = [_known.steady(), self.names.steady()]
+        return self._taken(
+            "warm", [map(self._old_call, range(calls), same.pop(), same.pop(), repeat(most))]
+        )
 
     def _taken(self, clock: str, made: list[Iterator[Any]]) -> list[float]:
         """Readings of the calls that ``made``, of one iterator, makes until it gives None; their
         outputs, where they are kept, are then to be collected."""
-        found = list(takewhile(truth, made.pop()))
+        try:
+            found = list(takewhile(truth, made.pop()))
+        except KeyError as error:
+            self.replaced = self.replaced or error.args == (False,)
+            raise
         self.kept[clock] = [kept[0] for _, kept in found if kept]
         return [reading for reading, _ in found]
 
@@ -266,7 +280,9 @@ class Sampler:
             self.module(*self.slots[number])
         return True
 
-    def _new_call(self, number: int, woken: bool, data: bytes) -> tuple[float, list[Any]] | None:
+    def _new_call(
+        self, number: int, woken: bool, same: bool, own: bool, data: bytes
+    ) -> tuple[float, list[Any]] | None:
         if not woken:
             return None
         _collects_not()
@@ -278,7 +294,9 @@ class Sampler:
             self.seeded(self.seeds[number])
         return self._timed(self.slots[number], True)
 
-    def _old_call(self, number: int, most: int) -> tuple[float, list[Any]] | None:
+    def _old_call(
+        self, number: int, same: bool, own: bool, most: int
+    ) -> tuple[float, list[Any]] | None:
         if self._late(number):
             return None
         _collects_not()
@@ -371,28 +389,10 @@ def _emptied(sets: list[bytes]) -> Iterator[bytes]:
     return iter(held)
 
 
-def _copy(tensor: Any) -> Any:
-    """A copy by torch's own functions: an object may carry others under the same names."""
-    if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided:
-        return tensor
-    plain = _detach(tensor)
-    if plain.device.type != "cpu" or plain.is_conj() or plain.is_neg():
-        return _clone(plain)
-    copy = torch.empty_like(plain)
-    _fill(copy, plain)
-    return copy
-
-
-def _fill(into: Any, value: Any) -> None:
-    """Copy values. On a CPU by numpy, which uses no threads: torch's would go on spinning for a
-    while, and a kernel that has threads of its own would be timed beside them."""
-    if into.device.type == "cpu":
-        _copyto(bits(into).numpy(), bits(_detach(value)).numpy())
-    else:
-        into.copy_(value)
-
-
 def _trim(outputs: list[Any]) -> None:
     """Let the first of ``outputs`` go where all together are too large."""
     while len(outputs) > 1 and len(outputs) * bytes_of(outputs[-1]) > _KEPT_BYTES:
         outputs.pop(0)
+
+
+_known = steady.of_modules([sys.modules[__name__], copying, placing, nests, packing])

@@ -64,6 +64,10 @@ _WATCHED: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
                                             "wait")),
     ("torch.cuda.Stream", torch.cuda.Stream, ("synchronize", "wait_stream", "record_event")),
     ("torch.cuda.CUDAGraph", torch.cuda.CUDAGraph, ("replay", "capture_begin", "capture_end")),
+    ("torch.autograd.profiler", torch.autograd.profiler, ("profile", "record_function")),
+    ("torch.autograd.profiler.profile", torch.autograd.profiler.profile, tuple(
+        name for name, value in vars(torch.autograd.profiler.profile).items()
+        if isinstance(value, (types.FunctionType, property)))),
     ("torch._C", torch._C, ("_cuda_synchronize", "_cuda_getCurrentStream")),
 )  # fmt: skip
 _OWN = "kernelproof"
@@ -163,6 +167,8 @@ class Tripwires:
             changed += [name for name, form in plain.items() if type(has.get(name)) is not form]
             if type(one) is not kind:
                 changed.append("__class__")
+            if getattr(one, "replaced", False):
+                changed.append("replaced (what it measures with, between two calls)")
             self._found.update(dict.fromkeys(f"{kind.__name__}.{name}" for name in changed))
 
     def report(self) -> dict[str, list[str] | int]:
