@@ -115,6 +115,9 @@ _LOOKS = {
 # Attributes that lead to frames without a call; Python tells of these as "object.__getattr__".
 _FRAMES_OF = ("tb_frame", "gi_frame", "cr_frame", "ag_frame")
 _ATTRIBUTE = "object.__getattr__"
+# What is then called around every function. While calls are timed nobody who is honest sets it, and
+# it could take itself away before anybody looks.
+_BETWEEN = ("sys.settrace", "sys.setprofile", "sys.monitoring.register_callback")
 # Files by which a process looks into another or into its own memory.
 _PROCESS_FILES = ("/mem", "/maps", "/fd", "/environ", "/cwd", "/root", "/pagemap")
 _MOST_SEEN = 20
@@ -189,6 +192,8 @@ class Tripwires:
 
     def _hook(self, event: str, args: tuple[Any, ...]) -> None:
         words = _LOOKS.get(event)
+        if event in _BETWEEN and self._objects:
+            self._found[f"{event} (while it is timed)"] = None
         if event == _ATTRIBUTE and args[1] in _FRAMES_OF:
             words = _LOOKS["sys._getframe"]
         if (words is None and event != "open") or Tripwires._busy:
