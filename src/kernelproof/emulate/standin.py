@@ -146,6 +146,14 @@ class Recorder:
         given = [arg.tensor if isinstance(arg, TensorMap) else arg for arg in args]
         self.parts.wrote(result.wrote, given)
 
+    def launched(self) -> int:
+        """How many launches there were since they were taken."""
+        return len(self.results)
+
+    def note_made(self, name: str, args: Any, kwargs: Any, out: Any, launched: bool) -> None:
+        """What a function of torch gave; see `Parts.made`."""
+        self.parts.made(name, args, kwargs, out, launched)
+
     def untouched(self, leaves: Sequence[torch.Tensor]) -> list[int]:
         """Indices of the outputs that kernels were launched for and had no part in; none where C++
         code launches, whose tensors are not all seen."""
@@ -235,10 +243,9 @@ class _Device(TorchFunctionMode):
         if operator and self.recorder.launches_from_host:
             with self.recorder.host.inside(args, kwargs):
                 return func(*args, **kwargs)
-        before = len(self.recorder.results)
+        before = self.recorder.launched()
         out = func(*args, **kwargs)
-        launched = len(self.recorder.results) > before
-        self.recorder.parts.made(name, args, kwargs, out, launched)
+        self.recorder.note_made(name, args, kwargs, out, self.recorder.launched() > before)
         if name in _EMPTY and isinstance(out, torch.Tensor) and out.device.type == "cpu":
             self.recorder.note_empty(out)
         pinned = bool(kwargs.get("pin_memory"))
