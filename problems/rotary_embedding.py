@@ -4,8 +4,8 @@
     y[.., i]         = x[.., i] cos(angle) - x[.., i + D/2] sin(angle)
     y[.., i + D/2]   = x[.., i + D/2] cos(angle) + x[.., i] sin(angle)
 
-``q`` is (B, S, H, D), ``k`` is (B, S, G, D) with fewer heads, ``positions`` (S,) is int64 and need
-not start at zero.
+``q`` is (B, S, H, D), ``k`` is (B, S, G, D) with fewer heads, ``positions`` (S,) is int64, need not
+start at zero, and starts anew where sequences are packed (the case ``packed``).
 
 Traps for kernel writers:
 
@@ -43,10 +43,15 @@ def _rotate(x, cos, sin):
     return torch.cat((low * cos - high * sin, high * cos + low * sin), dim=-1).to(x.dtype)
 
 
-def get_inputs(batch=2, length=30, heads=4, kv_heads=2, dim=32, start=0, dtype=torch.float32):
+def get_inputs(
+    batch=2, length=30, heads=4, kv_heads=2, dim=32, start=0, second=0, dtype=torch.float32
+):
+    """``second``: where a second sequence begins."""
     q = torch.randn(batch, length, heads, dim).to(dtype)
     k = torch.randn(batch, length, kv_heads, dim).to(dtype)
-    return [q, k, torch.arange(start, start + length)]
+    positions = torch.arange(start, start + length)
+    positions[second:] -= second
+    return [q, k, positions]
 
 
 CASES = {
@@ -54,6 +59,7 @@ CASES = {
     "first_token": {"batch": 3, "length": 1, "heads": 3, "kv_heads": 1, "start": 1},
     "two_features": {"batch": 1, "length": 17, "heads": 1, "kv_heads": 1, "dim": 2},
     "odd_half": {"batch": 2, "length": 33, "heads": 5, "kv_heads": 5, "dim": 6, "start": 7},
+    "packed": {"length": 19, "start": 3, "second": 8},
     "far": {"batch": 1, "length": 9, "start": 4000},
     "large": {"batch": 4, "length": 200, "heads": 8, "kv_heads": 2, "dim": 64},
     "bf16": {"dtype": torch.bfloat16},

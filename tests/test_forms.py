@@ -12,10 +12,11 @@ from kernelproof.errors import CandidateCrash
 CALL = {
     "output": None, "mutated": [0], "views_input": [[0, 1]], "reused": [], "overrun": [[0, "a"]],
     "overlaps": [[0, 0]], "devices": ["cpu"], "emulated": None, "refused": [],
+    "draws": False,
 }  # fmt: skip
-EMULATED = {"launches": 1, "errors": [], "notes": ["slow"]}
+EMULATED = {"launches": 1, "errors": [], "notes": ["slow"], "apart": [0]}
 TRACED = {
-    "tripwires": {"patched": [], "seen": [], "opened": [], "threads": 0},
+    "tripwires": {"patched": [], "seen": [], "opened": [], "threads": 0, "settings": []},
     "profile": {"seconds": 1e-3, "library": 0.0, "names": []},
 }
 
@@ -35,7 +36,7 @@ def test_answers_are_taken_as_they_are() -> None:
         {"mutated": [1 << 70]}, {"views_input": [0]}, {"reused": [[0]]}, {"overrun": [[0]]},
         {"overrun": [["x", "y"]]}, {"overlaps": [[0, 1, 2]]}, {"devices": [5]},
         {"devices": None}, {"emulated": {}}, {"emulated": {**EMULATED, "errors": [1]}},
-        {"refused": {}},
+        {"refused": {}}, {"draws": 1},
     ],
 )  # fmt: skip
 def test_of_another_form_they_are_nonsense(wrong: dict[str, object]) -> None:

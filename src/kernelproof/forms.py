@@ -101,8 +101,12 @@ CALL = fields(
     {
         "output": anything, "mutated": list_of(number), "views_input": _pairs, "reused": _pairs,
         "overrun": list_of(row_of(number, text)), "overlaps": _pairs, "devices": _texts,
-        "emulated": or_none(fields({"launches": number, "errors": _texts, "notes": _texts})),
-        "refused": _texts,
+        "emulated": or_none(
+            fields(
+                {"launches": number, "errors": _texts, "notes": _texts, "apart": list_of(number)}
+            )
+        ),
+        "refused": _texts, "draws": truth,
     }
 )  # fmt: skip
 LOAD = fields(
@@ -114,11 +118,14 @@ LOAD = fields(
 TRACED = fields(
     {
         "tripwires": fields(
-            {"patched": _texts, "seen": _texts, "opened": _texts, "threads": number}
+            {
+                "patched": _texts, "seen": _texts, "opened": _texts, "threads": number,
+                "settings": _texts,
+            }
         ),
         "profile": or_none(fields({"seconds": seconds, "library": seconds, "names": _texts})),
     }
-)
+)  # fmt: skip
 PREPARED = fields({"first": seconds, "host": seconds, "graph": number, "problem": text})
 # What the times are is looked at apart: a false clock is more than nonsense.
 SAMPLED = fields({"readings": list_of(anything), "kept": number})

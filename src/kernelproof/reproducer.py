@@ -16,7 +16,8 @@ from kernelproof import resize
 from kernelproof.types import Call, Candidate, Case, OutputVerdict, Problem, Verdict
 
 _MARK = "# ---- copied from here ----\n"
-_FIRST_CALLS = 3  # calls that a check makes on its first inputs
+# Calls that a check makes on its first inputs, and on the first of every other case.
+_FIRST_CALLS, _CASE_CALLS = 3, 2
 
 
 def script(
@@ -66,10 +67,11 @@ def _facts(
 ) -> dict[str, str]:
     assert verdict.failing is not None
     cases = {case.name: case for case in problem.cases}
+    made = _calls(verdict)
     calls = [
         f"    ({call.name!r}, {_literal(cases[call.case].sizes)}, {call.seed}, "
-        f"{1 if number else _FIRST_CALLS}, {_variant(call)!r}),"
-        for number, call in enumerate(_calls(verdict))
+        f"{_times(made, number)}, {_variant(call)!r}),"
+        for number, call in enumerate(made)
     ]
     sources = _sources(verdict)
     failed = _failed_output(verdict)
@@ -108,6 +110,14 @@ def _calls(verdict: Verdict) -> list[Call]:
     if not made or (made[-1].name, made[-1].seed) != (last.name, last.seed):
         made.append(last)
     return made
+
+
+def _times(made: list[Call], number: int) -> int:
+    """How often a check makes call ``number``."""
+    known = {call.case for call in made[:number]}
+    if any(_variant(made[number])) or made[number].case in known:
+        return 1
+    return _CASE_CALLS if number else _FIRST_CALLS
 
 
 def _variant(call: Call) -> tuple[str, int, str]:

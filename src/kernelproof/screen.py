@@ -29,6 +29,8 @@ _CALLS = {
     "threading.Thread": "starts a thread",
     "concurrent.futures.ThreadPoolExecutor": "starts threads",
     "ThreadPoolExecutor": "starts threads",
+    "torch.are_deterministic_algorithms_enabled": "asks whether new memory is filled",
+    "torch.autograd._profiler_enabled": "asks whether a profile is being taken",
     "torch.cuda.Stream": "uses a stream of its own",
     "torch.Tensor._make_subclass": "makes a tensor of another class",
     "torch.Tensor._make_wrapper_subclass": "makes a tensor of another class",

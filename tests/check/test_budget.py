@@ -44,6 +44,26 @@ def test_one_wrong_row_fails_among_many_right_ones() -> None:
     assert result.all < LIMIT and not result.within() and result.worst_row == 17
 
 
+def test_one_wrong_column_fails_among_many_right_ones() -> None:
+    """It is little of any row."""
+    truth, honest, response = (x.reshape(20, 30, 200) for x in setting(rows=600, width=200))
+    got = honest.clone()
+    got[..., 13] = truth[..., 13] * (1 + 3e-6)
+    result = over(got, truth, honest, response)
+    assert not result.within() and result.all < LIMIT
+    assert result.column and result.worst_row == 13
+    # Of few elements the reference's error is a matter of luck.
+    assert not over(*(x[:3, :4] for x in (got, truth, honest, response))).column
+
+
+def test_a_column_of_which_the_reference_is_sure_may_be_rounded_otherwise() -> None:
+    truth, honest, _ = setting(rows=600, width=200)
+    honest[:, 5] = truth[:, 5]
+    got = honest.clone()
+    got[:, 5] *= 1 + 3e-7
+    assert over(got, truth, honest, torch.zeros_like(truth)).within()
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_no_number_never_passes(bad: float) -> None:
     truth, honest, response = setting()

@@ -43,6 +43,7 @@ def test_a_rounded_truth_passes(truth) -> None:
         (lambda t: t.reshape(16, 8), "shape (16, 8), expected (8, 16)"),
         (lambda t: t.double(), "dtype torch.float64, expected torch.float32"),
         (lambda t: Foreign("my.LazyTensor"), "my.LazyTensor, expected exactly torch.Tensor"),
+        (lambda t: Foreign("torch.Tensor"), "sparse or in another layout, expected a dense"),
         (lambda t: t * 2, "2 times the expected value"),
         (lambda t: -t, "with the sign flipped"),
         (lambda t: t * 0, "very element is zero"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kernelproof.check import evidence
 from kernelproof.types import LibraryUse, Verdict
 
-QUIET = {"patched": [], "seen": [], "opened": [], "threads": 0}
+QUIET = {"patched": [], "seen": [], "opened": [], "threads": 0, "settings": []}
 PASSED = Verdict(status="pass", proof=True, compat=True, evidence="cpu", device="cpu", limit=12.0)
 
 

@@ -61,6 +61,34 @@ def test_each_family_is_what_it_says() -> None:
     assert X.isfinite().all()
 
 
+def test_two_numbers_change_places() -> None:
+    made = first("exchanged", X)[0]
+    moved = made != X
+    assert int(moved.sum()) == 2 and torch.equal(made.flatten().sort()[0], X.flatten().sort()[0])
+    assert made.flatten()[int(X.argmin())] == X.max()
+    view = X.t()[3:]
+    assert first("exchanged", view)[0].shape == view.shape and int((X != X).sum()) == 0
+
+
+def test_a_result_that_is_kept_by_a_few_elements_or_by_a_sum(tmp_path: Path) -> None:
+    reference = load(tmp_path, "return torch.cumsum(x, dim=-1)")
+    for fingerprint in (
+        lambda x: (float(x[0, 0]), float(x[-1, -1])),
+        lambda x: int(x.contiguous().view(torch.int32).sum()),
+    ):
+        kept: dict = {}
+
+        def cached(x, kept=kept, fingerprint=fingerprint):
+            key = tuple(x.shape), fingerprint(x)
+            if key not in kept:
+                kept[key] = torch.cumsum(x, dim=-1)
+            return kept[key].clone()
+
+        verdict = judged(reference, cached)
+        assert verdict.status == "wrong" and "default [exchanged]" in verdict.message
+        assert "kept between calls" in verdict.message
+
+
 def test_the_last_inputs_are_left_out_in_turn() -> None:
     versions = list(families.varied("large", [X, X, X], 5))
     assert [[bool(torch.equal(t, X)) for t in v] for v in versions] == [

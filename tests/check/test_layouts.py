@@ -16,7 +16,7 @@ from kernelproof.pipeline import Options, judge
 X = torch.randn(4, 6, 10)
 
 
-@pytest.mark.parametrize("name", ["transposed", "gap", "offset"])
+@pytest.mark.parametrize("name", ["transposed", "gap", "sliced", "offset"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int8, torch.bool, torch.complex64])
 def test_values_stay_the_same(name: str, dtype: torch.dtype) -> None:
     x = (3 * X).to(dtype) if dtype != torch.bool else X > 0
@@ -31,6 +31,8 @@ def test_storage_is_what_the_name_says() -> None:
 
     assert made("transposed").stride() == (60, 1, 6)
     assert made("gap").stride() == (78, 13, 1) and made("gap", X[0, 0]).stride() == (2,)
+    assert made("sliced").stride() == (70, 10, 1)
+    assert made("sliced", torch.ones(2, 3, 4, 5)).stride() == (100, 25, 5, 1)
     offset = made("offset")
     assert offset.is_contiguous() and offset.data_ptr() % 16
     assert made("expanded").stride()[0] == 0 and torch.equal(made("expanded")[3], X[0])
@@ -41,6 +43,7 @@ def test_storage_is_what_the_name_says() -> None:
 def test_inputs_without_such_a_layout() -> None:
     assert layouts.relaid("transposed", [X[0, 0], 3, "text"]) is None
     assert layouts.relaid("expanded", [torch.arange(12).view(3, 4)]) is None
+    assert layouts.relaid("sliced", [X[0]]) is None
     assert layouts.relaid("gap", [torch.tensor(1.0), torch.empty(0, 3)]) is None
     made = layouts.relaid("transposed", [X[0, 0], {"x": X}])
     assert made[0] is X[0, 0] or torch.equal(made[0], X[0, 0])
@@ -114,6 +117,7 @@ def test_refusing_a_layout_is_a_note_and_dying_is_not(reference, clean: bool, st
         assert set(notes) == {
             "takes transposed inputs",
             "takes gap inputs",
+            "takes sliced inputs",
             "takes expanded inputs",
         }
         assert "x must be contiguous" in notes["takes gap inputs"]

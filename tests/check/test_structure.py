@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from kernelproof import problem
-from kernelproof.check import Plan, budget, check
+from kernelproof.check import Plan, budget, check, pooling
 from kernelproof.check.structure import MIN_GROUPS, Regression, Structure, counting_hints
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -204,14 +205,24 @@ def test_an_honest_kernel_needs_no_more_seeds(reference) -> None:
 
 def test_a_large_output_is_thinned_evenly(monkeypatch) -> None:
     """Rows stay whole, and a systematic error still shows."""
-    from kernelproof.check import pooling
-
     x = torch.arange(40 * 60 * 7).reshape(40, 60, 7)
     few = pooling.thinned(x, 2000)
     assert few.numel() <= 2000 + 40 * 7 and few.shape[-1] == 7 and few.shape[0] == 40
     assert pooling.thinned(x, 1 << 20) is x
     assert pooling.thinned(torch.zeros(1000), 100).numel() == 100
     assert pooling.thinned(torch.zeros(2, 1000), 100).numel() <= 102
+
+
+@pytest.mark.parametrize("shape", [(40, 60, 7), (1000,), (2, 1000), (3, 5)])
+def test_every_slice_of_a_large_output_may_be_looked_at(shape: tuple[int, ...]) -> None:
+    """Else whoever knows which are could be exact there, and biased everywhere else."""
+    x = torch.arange(math.prod(shape)).reshape(shape)
+    parts = [pooling.thinned(x, 8, n / 64) for n in range(64)]
+    assert len({part.shape for part in parts}) == 1 and parts[0].numel() >= 1
+    seen = torch.cat([part.flatten() for part in parts])
+    assert seen.unique().numel() > 1.5 * parts[0].numel()
+    pools = [pooling.Pool() for _ in range(3)]
+    assert len({pool._start for pool in pools}) == 3
 
 
 def test_what_is_flushed_to_zero_has_no_structure() -> None:

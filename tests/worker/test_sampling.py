@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
+import sys
 import threading
 import time
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
 import torch
 
-from kernelproof.worker import sampling
+from kernelproof.worker import copying, nests, sampling, steady, unseen
 from kernelproof.worker.inputs import mapped
 from kernelproof.worker.sampling import Sampler
 
@@ -55,12 +58,14 @@ def test_inputs_are_written_when_all_else_is_done(monkeypatch) -> None:
     and the clock it has no time."""
     done = []
     one = sampler(lambda x, n: x, 1)
+    monkeypatch.setattr(sampling, "_known", steady.of_modules([nests]))
     one.seeded = lambda seed: done.append(("seed", seed))
     fill, clock = sampling._fill, one.clock
     monkeypatch.setattr(
         sampling, "_fill", lambda into, value: (done.append(("write",)), fill(into, value))
     )
     one.clock = lambda: (done.append(("clock",)), clock())[1]
+    one.names = steady.Names(one, ["clock", "seeded"])
     one.sample("host", 1, sets(7))
     begin = done.index(("seed", 7))
     assert done[begin : begin + 3] == [("seed", 7), ("write",), ("clock",)]
@@ -102,12 +107,95 @@ class Pair(NamedTuple):
     second: torch.Tensor
 
 
-def test_named_tuples_keep_their_type() -> None:
+def test_named_tuples_keep_their_type_as_inputs_only() -> None:
     one = sampler(lambda x, n: Pair(x * n, x), 1)
     assert one.sample("host", 1, sets(4))["kept"] == 1
     (output,) = one.collect("host", [0])
-    assert type(output) is Pair and float(output.first[0, 0]) == 8
+    # To make one would be to call a function of the candidate's.
+    assert type(output) is tuple and float(output[0][0, 0]) == 8
     assert mapped(torch.max(torch.ones(2, 3), 0), torch.clone).values.tolist() == [1, 1, 1]
+
+
+def within_reach() -> list[object]:
+    """What a module can find in the frames of its callers here, and in what these hold."""
+    frame, found = sys._getframe(2), []
+    while frame is not None and frame.f_code.co_filename.endswith("sampling.py"):
+        todo = list(frame.f_locals.values())
+        while todo:
+            value = todo.pop()
+            if not any(value is other for other in found):
+                found.append(value)
+                todo += value if isinstance(value, (list, tuple)) else ()
+                todo += vars(value).values() if isinstance(value, Sampler) else ()
+        frame = frame.f_back
+    return found
+
+
+@pytest.mark.parametrize(("clock", "sent"), [("host", (4, 5, 6)), ("warm", (4,))])
+def test_readings_copies_and_later_inputs_are_out_of_reach(clock: str, sent) -> None:
+    """Else a call could shorten the first, write into the second, and work ahead on the third."""
+    seen = []
+
+    def module(x, n):
+        found = within_reach()
+        # The copies are contiguous; inputs are parts of wider rows.
+        copies = [t for t in found if isinstance(t, torch.Tensor) and t.is_contiguous()]
+        numbers = sum(isinstance(value, float) for value in found)
+        later = sum(isinstance(value, bytes) and len(value) > 0 for value in found)
+        seen.append((len(copies), numbers, later, any(isinstance(v, Iterator) for v in found)))
+        return x * n
+
+    one = sampler(module, 1, 2, 3)
+    assert len(one.sample(clock, 3, sets(*sent))["readings"]) == 3
+    # A number is among the sampler's attributes; inputs of the call that is next, packed.
+    assert all(found[:2] == (0, 1) and found[2] <= 1 and not found[3] for found in seen)
+
+
+def test_no_cycles_are_looked_for_between_inputs_and_copy(monkeypatch) -> None:
+    """Callbacks of the collector would run there, outside the clock, with the inputs at hand."""
+    seen = []
+    fill = copying.fill
+
+    def filled(into, value) -> None:
+        seen.append(gc.isenabled())
+        fill(into, value)
+
+    def module(x, n):
+        gc.enable()
+        return x * n
+
+    monkeypatch.setattr(sampling, "_fill", filled)
+    monkeypatch.setattr(copying, "fill", filled)
+    monkeypatch.setattr(sampling, "_known", steady.of_modules([nests]))
+    one = sampler(module, 1)
+    one.sample("host", 1, sets(2))
+    # Inputs written, output copied.
+    assert seen == [False, False] and gc.isenabled()
+
+
+@pytest.mark.parametrize("name", ["clock", "_fill", "__code__"])
+def test_what_it_measures_with_is_the_same_before_each_call(name: str) -> None:
+    """Also where it is replaced in one call and put back in the next."""
+    kept = []
+
+    def module(x, n):
+        place = {"clock": one, "_fill": sampling}.get(name, Sampler._timed)
+        if kept:
+            setattr(place, name, kept.pop())
+        else:
+            kept.append(getattr(place, name))
+            other = other_function.__code__ if name == "__code__" else other_function
+            setattr(place, name, other)
+        return x * n
+
+    def other_function(self, *rest):
+        return 0
+
+    one = Sampler(module, sets(1, 2), "cpu")
+    with pytest.raises(KeyError, match="False"):
+        one.sample("host", 2, sets(3, 4))
+    assert one.replaced
+    module(torch.ones(1), 1)  # puts it back
 
 
 def test_a_warm_call_repeats_one_on_new_contents() -> None:
@@ -220,5 +308,28 @@ def test_calls_of_a_whole_turn_are_not_warmed_up(gpu: Log, seconds: float, calls
 def test_few_large_outputs_are_kept(gpu: Log, monkeypatch) -> None:
     monkeypatch.setattr(sampling, "_KEPT_BYTES", 2 * 20 * 8)
     one = on_fake_gpu(gpu, 1, 2, 3, 4)
+    one.size = 20 * 8
     assert one.sample("cold", 4, sets(5, 6, 7, 8))["kept"] == 2
     assert [float(o[0, 0]) for o in one.collect("cold", [0, 1])] == [14, 16]
+
+
+def test_new_contents_are_timed_as_the_same_ones_are_after_them(gpu: Log, monkeypatch) -> None:
+    monkeypatch.setattr(unseen, "_spin", lambda cycles: gpu.append("spin"))
+    monkeypatch.setattr(unseen, "reset_persisting_l2", lambda: gpu.append("reset"))
+    monkeypatch.setattr(unseen, "copied", lambda t: gpu.append("copy") or t.clone())
+    one = on_fake_gpu(gpu, 1, 2)
+    one.flushed = torch.empty(1 << 20, dtype=torch.uint8)
+    answer = unseen.look(one, "unseen", sets(3, 4))
+    turn = ["call 1", "call 1", "wait", "reset", "spin", "event", "call 3", "call 4", "event"]
+    turn += ["copy", "copy", "wait"]
+    assert gpu == ["copy", "copy", *turn, *turn]  # first what brings the inputs into L2
+    assert answer == {"new": 1.5e-3, "seen": 1.5e-3, "kept": 2}
+    assert [float(o[0, 0]) for o in one.collect("unseen", [0, 1])] == [6, 8]
+
+    one.graph, one.graph_calls = type("Graph", (), {"replay": lambda _: gpu.append("replay")})(), 50
+    one.kept["device"] = [torch.ones(1)] * 50
+    del gpu[:]
+    answer = unseen.look(one, "device", sets(5, 6))
+    turn = ["call 1", "call 1", "wait", "reset", "spin", "event", "replay", "event", "wait"]
+    assert gpu == ["copy", "copy", *turn, *turn]
+    assert answer == {"new": 2e-3 / 50, "seen": 2e-3 / 50, "kept": 50}

@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelproof.importing import import_file
-from kernelproof.worker import sampling
+from kernelproof.worker import copying, sampling
 from kernelproof.worker.tripwires import Tripwires
 
 
@@ -42,8 +42,8 @@ def test_replaced_code_is_named(tmp_path: Path, monkeypatch) -> None:
     def other(value):
         return 0
 
-    monkeypatch.setattr(sampling._bytes, "__code__", other.__code__)
-    assert wires.report()["patched"] == ["kernelproof.worker.sampling._bytes.__code__"]
+    monkeypatch.setattr(sampling._emptied, "__code__", other.__code__)
+    assert wires.report()["patched"] == ["kernelproof.worker.sampling._emptied.__code__"]
 
 
 def test_looks_around_are_those_of_the_candidates_own_code(tmp_path: Path) -> None:
@@ -95,13 +95,13 @@ def test_what_modules_of_the_judge_call_by_names_of_their_own_is_kept(
     tmp_path: Path, monkeypatch
 ) -> None:
     wires = Tripwires(str(tmp_path))
-    monkeypatch.setattr(sampling, "_copyto", lambda *_: None)
+    monkeypatch.setattr(copying, "_copyto", lambda *_: None)
     monkeypatch.setattr(sampling, "pickle", sys)
     monkeypatch.setitem(sys.modules, "numpy", sys)
     patched = wires.report()["patched"]
     assert patched == [
-        "sys.modules['numpy']", "kernelproof.worker.sampling.pickle",
-        "kernelproof.worker.sampling._copyto",
+        "sys.modules['numpy']", "kernelproof.worker.copying._copyto",
+        "kernelproof.worker.sampling.pickle",
     ]  # fmt: skip
 
 

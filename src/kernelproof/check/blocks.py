@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -66,15 +66,16 @@ class Wide:
         stray = (odd & ~finite & ~matches) | (~torch.isfinite(wide) & finite)
         return cls(wide, own, truth, odd, finite, matches, stray)
 
-    def rows(self, expected: Expected) -> budget.Rows:
+    def rows(self, expected: Expected) -> tuple[budget.Rows, budget.Columns]:
         odd, finite, serial = self.odd, self.finite, expected.serial
-        return budget.Rows.of(
+        numbers = (
             torch.where(finite, self.got, 0.0),
             torch.where(finite, self.truth, 0.0),
             torch.where(finite, self.own, 0.0),
             torch.where(odd, 0.0, expected.response),
             None if serial is None else torch.where(odd, 0.0, serial),
         )
+        return budget.Rows.of(*numbers), budget.Columns.of(*numbers)
 
     def sums(self, dtype: torch.dtype) -> tuple[Sums, Sums]:
         """Of the candidate and of the reference."""
@@ -98,6 +99,7 @@ class Summary:
     compat: bool
     stray: bool
     rows: budget.Rows
+    columns: budget.Columns
     sums: tuple[Sums, Sums]
     worst: tuple[float, int, float, float]
 
@@ -114,20 +116,27 @@ class Summary:
         at = int(error.argmax())
         numbers = (float(x.flatten()[at]) for x in (error, wide.got, wide.truth))
         size, mine, true = numbers
+        rows, columns = wide.rows(expected)
         return cls(
             compat=bool(torch.allclose(*both, atol=atol, rtol=rtol, equal_nan=True)),
             stray=bool(wide.stray.any()),
-            rows=wide.rows(expected),
+            rows=rows,
+            columns=columns,
             sums=wide.sums(dtype),
             worst=(size, begin + at, mine, true),
         )
 
     @classmethod
-    def joined(cls, parts: Sequence[Summary]) -> Summary:
+    def joined(
+        cls, parts: Sequence[Summary],
+        columns: Callable[[Sequence[budget.Columns]], budget.Columns] = budget.Columns.joined,
+    ) -> Summary:  # fmt: skip
+        """Of the rows of all ``parts``; ``columns``: how theirs are put together."""
         return cls(
             compat=all(part.compat for part in parts),
             stray=any(part.stray for part in parts),
             rows=budget.Rows.joined([part.rows for part in parts]),
+            columns=columns([part.columns for part in parts]),
             sums=(Sums.joined([p.sums[0] for p in parts]), Sums.joined([p.sums[1] for p in parts])),
             worst=max((part.worst for part in parts), key=lambda worst: worst[0]),
         )
@@ -154,7 +163,8 @@ def summary(got: torch.Tensor, expected: Expected, atol: float, rtol: float) -> 
             pieces = list(pool.map(seen, _pieces_of(number * width, mine, want)))
             counts = [piece.sums[0].count for piece in pieces]
             merged = budget.Rows.merged([piece.rows for piece in pieces], counts)
-            found.append(dataclasses.replace(Summary.joined(pieces), rows=merged))
+            whole = Summary.joined(pieces, budget.Columns.beside)
+            found.append(dataclasses.replace(whole, rows=merged))
         return Summary.joined(found)
 
 

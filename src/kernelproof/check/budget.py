@@ -1,8 +1,8 @@
 """The only place where a tolerance is computed.
 
 The proof verdict compares a candidate's error against the float64 truth with the error that an
-honest computation in the same precision makes. Per row of the last axis, and over the whole
-tensor, the allowance is the largest of
+honest computation in the same precision makes. Per row of the last axis, per column, and over the
+whole tensor, the allowance is the largest of
 
     the reference's own error in the working precision,
     the oracle's response to a one-ulp perturbation of the inputs (their conditioning),
@@ -14,7 +14,8 @@ tensor, the allowance is the largest of
 
 all as root mean squares, and a candidate passes while its error is at most ``LIMIT`` times that.
 A row in which the reference happens to be lucky also gets the reference's typical relative error,
-so that luck of the reference never fails a candidate.
+so that luck of the reference never fails a candidate. What lies at one index of the last axis is
+judged as a row is: a column that is wrong throughout is little of any row.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ import torch
 LIMIT = 12.0
 # Below this the response and the error of serial sums, which would only lower it, are not measured.
 CLEAR = 4.0
+
+# Of fewer elements than this no column is judged: the reference's error in them is luck.
+_COLUMN = 16
 
 # How much of the error of plain serial sums (accumulation.py) counts: times LIMIT it is six times
 # the plainest honest kernel's, of which stagnating totals take up to three. TF32 stays outside: in
@@ -142,12 +146,13 @@ def slope_limits(dtype: torch.dtype, depth: int, slope: float, own: float) -> Sl
 class Excess:
     """A candidate's error over the allowance: 1 means as large as an honest computation's.
 
-    ``worst_row`` indexes the rows of `rows_of`.
+    ``worst_row`` indexes the rows of `rows_of`, or its columns where ``column``.
     """
 
     rows: float
     all: float
     worst_row: int
+    column: bool = False
 
     def within(self) -> bool:
         """Whether both are at most `LIMIT`; NaN is not."""
@@ -249,6 +254,56 @@ class Rows:
         return Excess(float(per_row[worst]), whole, worst)
 
 
+@dataclasses.dataclass(frozen=True)
+class Columns:
+    """Sums of squares over so many ``rows``, for each index of the last axis: of errors of
+    candidate and reference, the truth, its response, and the error of serial sums."""
+
+    squares: torch.Tensor  # (5, columns)
+    rows: int
+
+    @classmethod
+    def of(
+        cls, got: torch.Tensor, truth: torch.Tensor, reference: torch.Tensor,
+        response: torch.Tensor, serial: torch.Tensor | None = None,
+    ) -> Columns:  # fmt: skip
+        """Arguments as of `excess`; with at least one element."""
+        none = torch.zeros_like(response) if serial is None else serial
+        parts = (got - truth, reference - truth, truth, response, none)
+        sums = [rows_of(part).to(torch.float64).square().sum(dim=0) for part in parts]
+        return cls(torch.stack(sums), truth.numel() // sums[0].numel())
+
+    @classmethod
+    def joined(cls, parts: Sequence[Columns]) -> Columns:
+        """Of the rows of all ``parts``."""
+        return cls(torch.stack([p.squares for p in parts]).sum(dim=0), sum(p.rows for p in parts))
+
+    @classmethod
+    def beside(cls, pieces: Sequence[Columns]) -> Columns:
+        """Of the rows that are made of ``pieces``."""
+        return cls(torch.cat([piece.squares for piece in pieces], dim=1), pieces[0].rows)
+
+    def as_rows(self, largest: torch.Tensor) -> Rows | None:
+        """Each column as if it were a row; None where they have too few elements, or such as have
+        no squares. ``largest``: of the truth."""
+        if self.rows < _COLUMN or not bool(self.squares.isfinite().all()):
+            return None
+        error, own, size, moved, summed = (self.squares / self.rows).sqrt()
+        return Rows(error, own, size, moved, summed, largest)
+
+
+def excess_of(rows: Rows, columns: Columns, dtype: torch.dtype, rounding: float) -> Excess:
+    """The worst of an output's rows and columns, and its whole; other arguments as of `excess`."""
+    worst = rows.excess(dtype, rounding)
+    turned = columns.as_rows(rows.largest)
+    if turned is None:
+        return worst
+    found = turned.excess(dtype, rounding)
+    if not found.rows > worst.rows:
+        return worst
+    return dataclasses.replace(worst, rows=found.rows, worst_row=found.worst_row, column=True)
+
+
 def excess(
     got: torch.Tensor,
     truth: torch.Tensor,
@@ -271,7 +326,9 @@ def excess(
     """
     if truth.numel() == 0:
         return Excess(0.0, 0.0, 0)
-    return Rows.of(got, truth, reference, response, serial).excess(dtype, rounding)
+    numbers = (got, truth, reference, response, serial)
+    rows, columns = Rows.of(*numbers), Columns.of(*numbers)
+    return excess_of(rows, columns, dtype, rounding)
 
 
 def _row_rms(x: torch.Tensor) -> torch.Tensor:

@@ -78,6 +78,8 @@ def _by_parts(
 def _form_problem(name: str, got: Any, value: torch.Tensor) -> str:
     if not isinstance(got, torch.Tensor):
         kind = getattr(got, "type_name", type(got).__name__)
+        if kind == "torch.Tensor":
+            return f"{name} is sparse or in another layout, expected a dense torch.Tensor"
         return f"{name} is a {kind}, expected exactly torch.Tensor"
     if got.shape != value.shape:
         return f"{name} has shape {tuple(got.shape)}, expected {tuple(value.shape)}"
@@ -153,7 +155,7 @@ def _compare_floating(
             }
         )  # fmt: skip
     seen = summary(got, expected, *budget.compat_tolerance(dtype, atol, rtol))
-    excess = seen.rows.excess(dtype, expected.rounding)
+    excess = budget.excess_of(seen.rows, seen.columns, dtype, expected.rounding)
     passed = excess.within() and not seen.stray
     mine, theirs = (sums.figures() for sums in seen.sums)
     verdict = base.model_copy(
@@ -179,6 +181,9 @@ def _worst(name: str, wide: Wide, excess: budget.Excess) -> dict[str, Any]:
     got, truth, error = wide.got, wide.truth, wide.error()
     if bool(wide.stray.any()) or truth.dim() == 0:
         flat = int(error.flatten().argmax())
+    elif excess.column:
+        column = budget.rows_of(error)[:, excess.worst_row]
+        flat = int(column.argmax()) * truth.shape[-1] + excess.worst_row
     else:
         row = excess.worst_row
         flat = row * truth.shape[-1] + int(budget.rows_of(error)[row].argmax())

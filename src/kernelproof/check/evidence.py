@@ -39,6 +39,9 @@ def tripped(report: dict[str, Any], problem_path: str) -> list[Check]:
     if int(report["threads"]) > 0:
         text = f"the candidate keeps {int(report['threads'])} Python thread(s) running"
         checks.append(Check(name="threads", outcome="note", message=text))
+    if report["settings"]:
+        text = f"it leaves settings of the whole process changed: {_some(report['settings'])}"
+        checks.append(Check(name="settings", outcome="note", message=text))
     return checks
 
 

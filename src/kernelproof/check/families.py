@@ -1,5 +1,6 @@
 """Value families: other inputs for a case, drawn to show what normal numbers hide.
 
+    exchanged         the largest and the smallest number of each input change places
     large, tiny       all floating inputs times a power of two: overflow, lost eps, wrong units
     zeros             a third of the numbers are exactly zero
     sparse            one number of each row of the first input is left, the others are zero
@@ -78,7 +79,7 @@ def names(ties: bool) -> tuple[str, ...]:
         ties: False where the outputs hold integers: an index is right in several ways where
             numbers are equal, so families that make numbers equal say nothing.
     """
-    plain = ("large", "integers", WEIGHTS)
+    plain = ("exchanged", "large", "integers", WEIGHTS)
     return plain if not ties else (*_MAKERS, NAN, "integers", WEIGHTS)
 
 
@@ -205,6 +206,17 @@ def _changed(inputs: list[Any], seed: int, indices: Any, make: _Make) -> Iterato
         yield result
 
 
+def _exchanged(x: torch.Tensor, draw: torch.Generator) -> torch.Tensor | None:
+    """All but two elements stay where they were, and so does every sum over all of them: whoever
+    knows inputs by some elements or by a sum takes these for the others."""
+    if kind(x) == "ordered" or x.numel() < 2:
+        return None
+    flat = x.flatten().clone()
+    ends = torch.stack((flat.argmin(), flat.argmax()))
+    flat[ends] = flat[ends.flip(0)]
+    return flat.view(x.shape)
+
+
 def _large(x: torch.Tensor, draw: torch.Generator) -> torch.Tensor | None:
     return x * LARGE
 
@@ -275,6 +287,7 @@ def _resampled(x: torch.Tensor, draw: torch.Generator) -> torch.Tensor | None:
 
 
 _MAKERS: dict[str, _Make] = {
+    "exchanged": _exchanged,
     "large": _large,
     "tiny": _tiny,
     "zeros": _zeros,

@@ -10,6 +10,8 @@ import torch
 from kernelproof.check.values import flatten, identical
 from kernelproof.types import CURRENT_STREAM, Check, Run
 
+_PLAIN = "right without filled memory"
+
 
 class Guards:
     """The guards of one check; ``checks`` holds the outcome of each by name.
@@ -25,7 +27,7 @@ class Guards:
 
     def apply(
         self, name: str, run: Run, results: Any, changed: list[int], may_view: bool,
-        may_overlap: bool, judge: Callable[[Any], Run],
+        may_overlap: bool, draws: bool, judge: Callable[[Any], Run],
     ) -> Run:  # fmt: skip
         """``run``, made wrong where its calls broke a rule.
 
@@ -35,6 +37,7 @@ class Guards:
             changed: indices of inputs that the reference changes too.
             may_view: whether the reference's output shares memory with an input.
             may_overlap: whether its outputs have elements in one place.
+            draws: whether the reference draws random numbers.
             judge: a result's values.
         """
         run = self.launched(name, run, results[0])
@@ -73,7 +76,16 @@ class Guards:
             run, "outputs on the inputs' device", not away,
             f"case {name}: an output is on {', '.join(away)}, the inputs are on {kind}",
         )  # fmt: skip
-        if len(results) > 2:
+        if not draws and any(result.get("draws") for result in results):
+            text = (
+                "a call draws random numbers or seeds the generator, which the reference leaves "
+                "alone: whatever its caller draws afterwards is other than with the reference"
+            )
+            note = Check(name="random numbers", outcome="note", message=text)
+            self.checks.setdefault(note.name, note)
+        if len(results) > 1:
+            run = self._plain(run, results, judge)
+        if len(results) > 2 and _PLAIN not in self.checks:
             run = self._repeats(run, results, judge)
         return run
 
@@ -103,9 +115,17 @@ class Guards:
         self.checks["emulated launches"] = Check(
             name="emulated launches", outcome="pass" if self.launches else "note", message=text
         )
-        for note in notes[:3]:
-            key = f"emulated: {note}"
-            self.checks.setdefault(key, Check(name="emulated", outcome="note", message=note))
+        if seen["apart"]:
+            which = ", ".join(map(str, seen["apart"]))
+            text = (
+                f"case {name}: no kernel had a part in output {which}, which torch alone has "
+                "computed: what was emulated says nothing of it"
+            )
+            note = Check(name="outputs are of kernels", outcome="note", message=text)
+            self.checks.setdefault(note.name, note)
+        for words in notes[:3]:
+            key = f"emulated: {words}"
+            self.checks.setdefault(key, Check(name="emulated", outcome="note", message=words))
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
         found = f"case {name}: {errors[0]}{more}" if errors else ""
         if errors and run.status != "pass":
@@ -121,19 +141,25 @@ class Guards:
             return run
         return run.model_copy(update={"status": "wrong", "message": message})
 
-    def _repeats(self, run: Run, results: Any, judge: Callable[[Any], Run]) -> Run:
-        """Runs 1 and 2 had ordinary memory: they must be right too, and should be equal bitwise."""
-        one, two = flatten(results[1]["output"]), flatten(results[2]["output"])
+    def _plain(self, run: Run, results: Any, judge: Callable[[Any], Run]) -> Run:
+        """Run 1 had ordinary memory and must be right too: what NaN does not get through (a maximum
+        in which it loses), and who looks whether memory is filled, is wrong there only."""
         # What has the bits of an output that passed need not be judged again: on gigabytes, and in
         # float64, that takes longer than all else.
-        known = _same(flatten(results[0]["output"]), one)
-        plain = None if known else judge(results[1])
-        if plain is not None and plain.status != "pass":
-            return self._guard(
-                run, "right without filled memory", False,
-                f"{plain.message} (only when new memory is not filled with NaN: "
-                "the result depends on memory that the kernel did not write)",
-            )  # fmt: skip
+        if _same(flatten(results[0]["output"]), flatten(results[1]["output"])):
+            return run
+        plain = judge(results[1])
+        if plain.status == "pass":
+            return run
+        return self._guard(
+            run, _PLAIN, False,
+            f"{plain.message} (only when new memory is not filled with NaN: "
+            "the result depends on memory that the kernel did not write)",
+        )  # fmt: skip
+
+    def _repeats(self, run: Run, results: Any, judge: Callable[[Any], Run]) -> Run:
+        """Runs 1 and 2 should be equal bitwise."""
+        one, two = flatten(results[1]["output"]), flatten(results[2]["output"])
         same = _same(one, two)
         if self.device != "cpu":
             # A note: most kernels that people write launch on the default stream, which is right

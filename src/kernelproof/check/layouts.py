@@ -2,6 +2,7 @@
 
     transposed    the last two axes lie the other way round
     gap           rows (in one axis: elements) with unused memory between them
+    sliced        unused memory between the slices along every axis but the first and the last
     offset        contiguous, but the address is no multiple of 16 bytes
     expanded      one axis has stride 0: its slices are one and the same memory
 
@@ -73,6 +74,17 @@ def _gap(x: torch.Tensor) -> torch.Tensor | None:
     return room[..., : x.shape[-1]].copy_(x)
 
 
+def _sliced(x: torch.Tensor) -> torch.Tensor | None:
+    """No two axes but the last two can be taken for one."""
+    if x.dim() < 3:
+        return None
+    inner = x.shape[1:-1]
+    room = _filled((x.shape[0], *(n + 1 for n in inner), x.shape[-1]), x)
+    for axis, size in enumerate(inner, start=1):
+        room = room.narrow(axis, 0, size)
+    return room.copy_(x)
+
+
 def _offset(x: torch.Tensor) -> torch.Tensor | None:
     if x.dim() == 0:
         return None
@@ -102,6 +114,7 @@ def _filled(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
 LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor | None]] = {
     "transposed": _transposed,
     "gap": _gap,
+    "sliced": _sliced,
     "offset": _offset,
     "expanded": _expanded,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -39,6 +40,8 @@ class Pool:
         self._model: ReferenceModel | None = None
         self._outputs: dict[str, Structure] = {}
         self._hints: dict[str, list[Hint]] = {}
+        # Where the slices of large outputs begin is drawn: whoever knows them could be exact there.
+        self._start = random.SystemRandom().random()
 
     @span("structure of errors")
     def add(
@@ -56,7 +59,7 @@ class Pool:
             if name not in self._outputs:
                 real = torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
                 self._outputs[name] = Structure(real.dtype, depth(inputs, model))
-            parts = (thinned(x, _MOST) for x in (got, value, want.truth))
+            parts = (thinned(x, _MOST, self._start) for x in (got, value, want.truth))
             self._outputs[name].add(*(x.to(value.device) for x in parts))
 
     def wants_more(self) -> bool:
@@ -107,17 +110,22 @@ class Pool:
         return bool(slope * size <= budget.STAGNATION * change)
 
 
-def thinned(x: torch.Tensor, most: int) -> torch.Tensor:
+def thinned(x: torch.Tensor, most: int, start: float = 0.0) -> torch.Tensor:
     """Evenly spaced slices of ``x`` with at most ``most`` elements, or a few more: of the longest
-    axes but the last, whose rows stay whole as long as others can be thinned."""
+    axes but the last, whose rows stay whole as long as others can be thinned. ``start``: where the
+    first is, as a share of their distance below 1."""
     order = sorted(range(x.dim()), key=lambda axis: (axis == x.dim() - 1, -x.shape[axis]))
     for axis in order:
         if x.numel() <= most:
             break
         step = min(math.ceil(x.numel() / most), max(1, x.shape[axis] // MIN_GROUPS))
         if axis == x.dim() - 1:
-            step = math.ceil(x.numel() / most)
-        x = x[(slice(None),) * axis + (slice(None, None, step),)]
+            step = min(math.ceil(x.numel() / most), x.shape[axis])
+        first = int(start * step)
+        # As many wherever they begin, as runs that are pooled must be alike.
+        count = max(1, x.shape[axis] // step)
+        part = slice(first, first + (count - 1) * step + 1, step)
+        x = x[(slice(None),) * axis + (part,)]
     return x
 
 

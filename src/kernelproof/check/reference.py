@@ -64,6 +64,7 @@ class ReferenceModel:
         self.notes: list[str] = []
         # Whether its own outputs have elements in one place, as `expand` makes them.
         self.overlapping = False
+        self.draws = False
         # Of the working precision on a GPU, once the oracle has told that there is much to launch.
         self._replays: Replays | None = None
 
@@ -95,8 +96,10 @@ class ReferenceModel:
     ) -> tuple[Any, list[int], bool]:
         given = self._copied(inputs, self.device)
         seed_all(seed)
+        drawn = torch.default_generator.get_state()
         with torch.no_grad():
             output = self.model(*given)
+        self.draws = not torch.equal(drawn, torch.default_generator.get_state())
         changed = [i for i, (a, b) in enumerate(zip(kept, given, strict=True)) if not equal(a, b)]
         storages = {storage(t) for t in tree_leaves(given) if isinstance(t, torch.Tensor)}
         views = any(storage(t) in storages for _, t in flatten(output) if has_storage(t))

@@ -29,7 +29,8 @@ Sizes = int | tuple[int, ...]
 @dataclasses.dataclass(frozen=True)
 class Result:
     """What a launch showed. ``findings``: errors first; ``output``: of printf; ``unwritten``:
-    bytes left without a value in buffers given as uninitialised."""
+    bytes left without a value in buffers given as uninitialised. ``wrote``: the addresses of the
+    storages that it wrote to."""
 
     kernel: str
     findings: tuple[Finding, ...]
@@ -37,6 +38,7 @@ class Result:
     unwritten: dict[str, int]
     steps: int
     seconds: float
+    wrote: tuple[int, ...] = ()
 
     @property
     def errors(self) -> tuple[Finding, ...]:
@@ -137,10 +139,10 @@ class Loaded:
                 together, split = together or wish.together, split or wish.split
         if machine.traffic is not None:
             machine.traffic.finish()
-        image.write_back(space)
+        wrote = image.write_back(space)
         return Result(
             self.name, report.findings(), "".join(report.output), image.unwritten(space),
-            machine.steps, time.perf_counter() - started,
+            machine.steps, time.perf_counter() - started, wrote,
         )  # fmt: skip
 
     def _check_shared(self, static: int, dynamic: int) -> None:

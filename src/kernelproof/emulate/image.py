@@ -165,16 +165,20 @@ class Image:
                 space.state[units] = UNSET
         return space
 
-    def write_back(self, space: Space) -> None:
-        """What the kernel wrote, into the buffers and module variables."""
+    def write_back(self, space: Space) -> tuple[int, ...]:
+        """What the kernel wrote, into the buffers and module variables. Returns the identities of
+        the allocations that it wrote to: of tensors the addresses of their storages."""
         self.module_data[:] = space.data[: len(self.module_data)]
+        wrote = []
         for region in space.layout.regions:
             if not region.written:
                 continue
-            for storage in self.storages.values():
+            for key, storage in self.storages.items():
                 if region.start == storage.offset + storage.start:
                     part = space.data[region.start : region.stop]
                     storage.data[storage.start : storage.stop] = part
+                    wrote.append(key)
+        return tuple(wrote)
 
     def unwritten(self, space: Space) -> dict[str, int]:
         """Bytes of buffers without a value that the kernel left so, by name."""

@@ -27,6 +27,7 @@ from kernelproof.emulate.frontend import HOPPER, target_of
 from kernelproof.emulate.host.session import Session
 from kernelproof.emulate.host.taking import take_inline, take_sources
 from kernelproof.emulate.image import Buffer
+from kernelproof.emulate.parts import Parts
 from kernelproof.emulate.tensor_maps import argument
 from kernelproof.emulate.triton_jit import taking_triton
 from kernelproof.tensor_map import TensorMap
@@ -74,6 +75,7 @@ class Recorder:
             self.properties = _HOPPER
         self.results: list[Result] = []
         self._loaded: dict[tuple[str, str, tuple[str, ...]], Loaded] = {}
+        self.parts = Parts()
         self._empty: dict[int, Any] = {}
         # Made on the CPU although there is a GPU: no kernel can reach them.
         self._host: dict[int, Any] = {}
@@ -120,7 +122,7 @@ class Recorder:
         launching.check(name, triple(grid), triple(block), shared, opt_in, static)
         self._reached(args)
         given = [self._buffer(arg) for arg in args]
-        self.results.append(kernel.launch(grid, block, given, shared=shared, cluster=cluster))
+        self._keep_of(kernel.launch(grid, block, given, shared=shared, cluster=cluster), args)
 
     def launch_triton(
         self, ptx: str, name: str, args: dict[str, Any], grid: tuple[int, ...], block: int,
@@ -137,11 +139,32 @@ class Recorder:
         given = [self._buffer(arg) for arg in args.values()]
         # The last parameters are scratch memory that few kernels ask for.
         given += [None] * (len(kernel.program().params) - len(given))
-        self.results.append(kernel.launch(grid, block, given, shared=shared))
+        self._keep_of(kernel.launch(grid, block, given, shared=shared), list(args.values()))
+
+    def _keep_of(self, result: Result, args: Sequence[Any]) -> None:
+        self.results.append(result)
+        given = [arg.tensor if isinstance(arg, TensorMap) else arg for arg in args]
+        self.parts.wrote(result.wrote, given)
+
+    def launched(self) -> int:
+        """How many launches there were since they were taken."""
+        return len(self.results)
+
+    def note_made(self, name: str, args: Any, kwargs: Any, out: Any, launched: bool) -> None:
+        """What a function of torch gave; see `Parts.made`."""
+        self.parts.made(name, args, kwargs, out, launched)
+
+    def untouched(self, leaves: Sequence[torch.Tensor]) -> list[int]:
+        """Indices of the outputs that kernels were launched for and had no part in; none where C++
+        code launches, whose tensors are not all seen."""
+        if not self.results or self.launches_from_host:
+            return []
+        return self.parts.apart(leaves)
 
     def taken(self) -> list[Result]:
         """The results so far, which are forgotten."""
         results, self.results = self.results, []
+        self.parts.clear()
         self._empty.clear()
         self._host.clear()
         return results
@@ -220,7 +243,9 @@ class _Device(TorchFunctionMode):
         if operator and self.recorder.launches_from_host:
             with self.recorder.host.inside(args, kwargs):
                 return func(*args, **kwargs)
+        before = self.recorder.launched()
         out = func(*args, **kwargs)
+        self.recorder.note_made(name, args, kwargs, out, self.recorder.launched() > before)
         if name in _EMPTY and isinstance(out, torch.Tensor) and out.device.type == "cpu":
             self.recorder.note_empty(out)
         pinned = bool(kwargs.get("pin_memory"))

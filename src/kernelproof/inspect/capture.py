@@ -70,6 +70,17 @@ class Capture:
         """No results: nothing was run."""
         return []
 
+    def launched(self) -> int:
+        """None: nothing was run."""
+        return 0
+
+    def note_made(self, name: str, args: Any, kwargs: Any, out: Any, launched: bool) -> None:
+        """What a function of torch gave, of which no kernel's numbers are part."""
+
+    def untouched(self, leaves: Any) -> list[int]:
+        """No outputs are judged."""
+        return []
+
     def note_empty(self, tensor: Any) -> None:
         """New memory, which nobody reads here."""
 

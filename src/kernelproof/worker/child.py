@@ -36,20 +36,16 @@ from kernelproof import launching
 from kernelproof.importing import import_file
 from kernelproof.seeding import seed_all
 from kernelproof.spare import spare_memory
-from kernelproof.strides import overlaps
-from kernelproof.worker import packing, wire, wrapping
+from kernelproof.worker import packing, unseen, wire, wrapping
 from kernelproof.worker.constructing import constructed, factory_of
 from kernelproof.worker.describing import described
 from kernelproof.worker.inputs import Placed, leaves_of, nearer
 from kernelproof.worker.profiling import profiled
-from kernelproof.worker.restoring import Before
+from kernelproof.worker.restoring import Before, changed, settings
 from kernelproof.worker.sampling import Sampler
+from kernelproof.worker.sharing import Earlier, overlapping, shared
 from kernelproof.worker.streams import call_on_side_stream
 from kernelproof.worker.tripwires import Tripwires
-
-# Outputs of so many calls are held, and beyond the last one's only so many bytes.
-_MOST_HELD = 8
-_HELD_BYTES = 64 << 20
 
 
 def serve(sock: socket.socket) -> None:
@@ -61,13 +57,14 @@ def serve(sock: socket.socket) -> None:
         except wire.Closed:
             return
         payload = packing.whole(buffers) if buffers else None
+        # Nor has this frame, which a candidate can reach, what it has not got yet.
+        buffers.clear()
         out: list[wire.Buffer] = []
         try:
             answer: Any = {"answer": wire.encode(host.handle(request, payload), out)}
-        except Exception as error:
-            answer, out = described(error, request.get("path") or host.path), []
-        except SystemExit as error:
-            # A candidate that calls sys.exit has not answered; it must not end the worker quietly.
+        except BaseException as error:
+            # A candidate that calls sys.exit, or raises what stands for an interrupt, has not
+            # answered; it must not end the worker quietly.
             answer, out = described(error, request.get("path") or host.path), []
         wire.send(sock, answer, out, waits=True)
         out.clear()
@@ -84,11 +81,12 @@ class Host:
         self.source: Any = None
         self.module: Any = None
         self.captured: Any = None  # by the device's clock
-        self.previous: list[list[Any]] = []  # outputs of the latest calls
+        self.earlier = Earlier()
         self.sampler: Sampler | None = None
         self.tripwires: Tripwires | None = None
         self.recorder: Any = None  # of emulated launches
         self.before: Before | None = None
+        self.settings: dict[str, Any] = {}  # of this process before the candidate
 
     def handle(self, request: dict[str, Any], payload: Any) -> Any:
         do = request["do"]
@@ -116,22 +114,20 @@ class Host:
             return _build(request)
         if do == "clear":
             return self.clear()
-        assert self.sampler is not None
-        if do == "warm":
-            return self.sampler.warm()
-        clock = request["clock"]
-        answer: Any
-        if do == "sample":
-            answer = self.sampler.sample(clock, int(request["calls"]), payload or [])
-        elif do == "unseen":
-            answer = self.sampler.unseen(clock, payload)
-        elif do == "collect":
-            answer = self.sampler.collect(clock, request["numbers"])
-        else:
+        assert self.sampler is not None and self.tripwires is not None
+        try:
+            if do == "warm":
+                return self.sampler.warm()
+            clock = request["clock"]
+            if do == "sample":
+                return self.sampler.sample(clock, int(request["calls"]), payload or [])
+            if do == "unseen":
+                return unseen.look(self.sampler, clock, payload)
+            if do == "collect":
+                return self.sampler.collect(clock, request["numbers"])
             raise ValueError(f"unknown request {do!r}")
-        assert self.tripwires is not None
-        self.tripwires.look()
-        return answer
+        finally:
+            self.tripwires.look()
 
     def load(self, request: dict[str, Any], payload: Any) -> Any:
         """Import, construct under the given seed, and take over the reference's weights."""
@@ -153,6 +149,7 @@ class Host:
             if self.tripwires is None:
                 # Before anything is imported that could change what is watched.
                 self.tripwires = Tripwires(str(Path(self.path).parent))
+                self.settings = settings()
             if request["kind"] == "baseline":
                 self.before = Before(Path(self.path).parent)
             sys.meta_path.append(_Beside(Path(self.path).parent))
@@ -190,6 +187,7 @@ class Host:
         for index in range(int(request["repeats"])):
             placed = Placed(inputs, self.device)
             seed_all(seed, self.device != "cpu")
+            drawn = torch.default_generator.get_state()
             poisoned = request["poison"] and index == 0
             poison = _poisoned_memory() if poisoned else contextlib.nullcontext()
             with torch.no_grad(), poison, self._launches():
@@ -209,17 +207,15 @@ class Host:
                     "output": output,
                     "mutated": placed.mutated(),
                     "overrun": placed.overrun(),
-                    "views_input": _shared(leaves, list(leaves_of(placed.given))),
-                    "reused": [pair for old in self.previous for pair in _shared(leaves, old)],
-                    "overlaps": _overlaps(leaves),
+                    "views_input": shared(leaves, list(leaves_of(placed.given))),
+                    "reused": self.earlier.seen_in(leaves),
+                    "overlaps": overlapping(leaves),
                     "devices": [str(leaf.device) for leaf in leaves],
-                    "emulated": _emulated(self.recorder),
+                    "emulated": _emulated(self.recorder, leaves),
                     "refused": refused,
+                    "draws": not torch.equal(drawn, torch.default_generator.get_state()),
                 }
             )
-            # Held, so that a reused buffer is seen and not merely freed memory: whoever has two
-            # and takes them in turn is seen one call later.
-            self.previous = _latest([leaves, *self.previous])
             # Not one set more than is needed: inputs may be a large part of a GPU's memory.
             del placed
         return runs
@@ -255,7 +251,7 @@ class Host:
         patched = [str(name) for name in self.tripwires.report()["patched"]]  # type: ignore[union-attr]
         self.tripwires.let_go()
         self.source = self.module = self.captured = self.sampler = None
-        self.previous = []
+        self.earlier = Earlier()
         sys.meta_path[:] = [f for f in sys.meta_path if not isinstance(f, _Beside)]
         left = self.before.left(self.device)
         self.before = None
@@ -265,7 +261,8 @@ class Host:
         """The tripwires' report and, where inputs are given, a profile of one call on them: for
         that the memory of timed calls is given back."""
         assert self.tripwires is not None
-        answer = {"tripwires": self.tripwires.report(), "profile": None}
+        told = {**self.tripwires.report(), "settings": changed(self.settings)}
+        answer = {"tripwires": told, "profile": None}
         if payload is not None:
             self.sampler = None
             self.tripwires.let_go()
@@ -322,35 +319,6 @@ def _prepare_toolchain(language: str) -> None:
     prepare(language)
 
 
-def _shared(left: list[Any], right: list[Any]) -> list[list[int]]:
-    """Index pairs of tensors that share memory."""
-    pairs = []
-    for i, a in enumerate(left):
-        for j, b in enumerate(right):
-            with contextlib.suppress(RuntimeError, NotImplementedError):
-                storage = a.untyped_storage()
-                if storage.nbytes() and storage.data_ptr() == b.untyped_storage().data_ptr():
-                    pairs.append([i, j])
-    return pairs
-
-
-def _latest(outputs: list[list[Any]]) -> list[list[Any]]:
-    """The latest of ``outputs``, newest first: the first, and others that are not large."""
-    kept, held = outputs[:1], 0
-    for leaves in outputs[1:_MOST_HELD]:
-        held += sum(leaf.numel() * leaf.element_size() for leaf in leaves)
-        if held > _HELD_BYTES:
-            break
-        kept.append(leaves)
-    return kept
-
-
-def _overlaps(leaves: list[Any]) -> list[list[int]]:
-    with contextlib.suppress(RuntimeError, NotImplementedError):
-        return overlaps(leaves)
-    return []
-
-
 @contextlib.contextmanager
 def _poisoned_memory() -> Iterator[None]:
     """Every `empty` is filled with NaN (integers: their maximum), in C++ as in Python."""
@@ -371,12 +339,14 @@ def _poisoned_memory() -> Iterator[None]:
         switch(before, warn_only=warn)
 
 
-def _emulated(recorder: Any) -> dict[str, Any] | None:
+def _emulated(recorder: Any, leaves: list[Any]) -> dict[str, Any] | None:
     """Launches of a call and their findings, as plain values; None where nothing is emulated."""
     if recorder is None:
         return None
+    apart = recorder.untouched(leaves)
     results = recorder.taken()
     return {
+        "apart": apart,
         "launches": len(results),
         "errors": [str(f) for r in results for f in r.errors],
         "notes": [str(f) for r in results for f in r.notes],

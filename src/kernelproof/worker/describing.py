@@ -13,7 +13,8 @@ def described(error: BaseException, path: str) -> dict[str, Any]:
     """An error as the parent reports it: status, one line, and the frames of the user's files."""
     status = "crash"
     detail = ""
-    message = f"{type(error).__name__}: {error}"
+    text = _text(error)
+    message = f"{type(error).__name__}: {text}"
     if isinstance(error, CandidateError):
         status, message, detail = error.status, error.message, error.detail
     elif isinstance(error, SyntaxError):
@@ -25,7 +26,7 @@ def described(error: BaseException, path: str) -> dict[str, Any]:
         message += ". A candidate may read its own folder and what is installed, and write to "
         message += "tempfile.gettempdir(); see docs/trust.md"
     elif isinstance(error, SystemExit):
-        message = f"the candidate called sys.exit({error.code!r})"
+        message = f"the candidate called sys.exit({text})"
     if not detail and not isinstance(error, CandidateError):
         detail = _user_traceback(error, path)
     return {"error": message, "status": status, "detail": detail}
@@ -41,4 +42,12 @@ def _user_traceback(error: BaseException, path: str) -> str:
     if not frames:
         frames = traceback.extract_tb(error.__traceback__)[-1:]
     lines = [f"{Path(f.filename).name}:{f.lineno}: in {f.name}: {f.line}" for f in frames]
-    return "\n".join([*lines, f"{type(error).__name__}: {error}"])
+    return "\n".join([*lines, f"{type(error).__name__}: {_text(error)}"])
+
+
+def _text(error: BaseException) -> str:
+    """What it says; a class of the candidate's may raise when it is asked."""
+    try:
+        return str(error)
+    except BaseException as another:
+        return f"(no text: its __str__ raises {type(another).__name__})"

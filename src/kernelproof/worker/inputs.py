@@ -12,6 +12,7 @@ from typing import Any
 
 from kernelproof import staging
 from kernelproof.strides import copy_like
+from kernelproof.worker import nests
 
 # Width of each band. A multiple of every alignment that kernels ask for, so that the address of a
 # tensor is as aligned as it was.
@@ -34,6 +35,8 @@ class Placed:
     def __init__(self, inputs: Any, device: str) -> None:
         # Per tensor: index of the argument, buffer, its copy, and the tensor's shape in the buffer.
         self._kept: list[tuple[int, Any, Any, tuple[Any, ...]]] = []
+        # The tensors themselves, and what is to be seen of each from outside.
+        self._seen: list[tuple[int, Any, tuple[Any, ...]]] = []
         self._index = 0
         self.given = []
         self._plain = [mapped(value, _itself) for value in inputs]
@@ -46,6 +49,8 @@ class Placed:
         for index, buffer, copy, where in self._kept:
             if not _same_bits(buffer.as_strided(*where), copy.as_strided(*where)):
                 changed.add(index)
+        # `data` or `set_` puts other memory behind a tensor, and leaves what was there as it was.
+        changed |= {index for index, given, seen in self._seen if _outside(given) != seen}
         for index, (kept, given) in enumerate(zip(self._plain, self.given, strict=True)):
             if not _same_structure(kept, given):
                 changed.add(index)
@@ -77,7 +82,9 @@ class Placed:
         staging.copy(_dense(buffer, where), without_repeats(tensor))
         self._kept.append((self._index, buffer, buffer.clone(), where))
         view = buffer.as_strided(*where)
-        return view.requires_grad_() if tensor.requires_grad else view
+        view = view.requires_grad_() if tensor.requires_grad else view
+        self._seen.append((self._index, view, _outside(view)))
+        return view
 
 
 def nearer(inputs: Any, device: str, calls: int) -> Any:
@@ -87,7 +94,7 @@ def nearer(inputs: Any, device: str, calls: int) -> Any:
         return inputs
     import torch
 
-    size = sum(leaf.numel() * leaf.element_size() for leaf in leaves_of(inputs))
+    size = bytes_of(inputs)
     total = torch.cuda.get_device_properties(device).total_memory
     if not _LARGE_BYTES <= size <= total // _SHARE:
         return inputs
@@ -98,6 +105,10 @@ def nearer(inputs: Any, device: str, calls: int) -> Any:
         return tensor if kept else copy_like(tensor, device)
 
     return mapped(inputs, moved)
+
+
+def _outside(tensor: Any) -> tuple[Any, ...]:
+    return tensor.data_ptr(), tensor.dtype, tensor.is_conj(), tensor.is_neg()
 
 
 def _sentinel(dtype: Any) -> Any:
@@ -182,7 +193,8 @@ def _itself(tensor: Any) -> Any:
 
 
 def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """``value`` with ``change`` applied to its tensors, in new lists and dicts."""
+    """``value`` with ``change`` applied to its tensors, in new lists and dicts. What a candidate
+    returns is for `nests.rebuilt`."""
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -200,11 +212,21 @@ def leaves_of(value: Any) -> Iterator[Any]:
     """The tensors in ``value``, in the order in which `mapped` meets them."""
     import torch
 
-    if isinstance(value, torch.Tensor):
+    if nests.is_a(value, torch.Tensor):
         yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
+    elif nests.is_a(value, list, tuple):
+        for item in nests.items(value):
             yield from leaves_of(item)
-    elif isinstance(value, dict):
-        for item in value.values():
+    elif nests.is_a(value, dict):
+        for _, item in nests.pairs(value):
             yield from leaves_of(item)
+
+
+def bytes_of(value: Any) -> int:
+    """Of the tensors in ``value``."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in leaves_of(value))
+
+
+def form_of(tensor: Any) -> tuple[Any, ...]:
+    """What must be alike for one tensor's values to go into the memory of another."""
+    return tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.requires_grad

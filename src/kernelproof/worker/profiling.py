@@ -21,6 +21,8 @@ _LIBRARY_KERNEL = re.compile(
     r"at::native|at_cuda_detail|cublas|cudnn|cutlass|nvjet|_gemm_|gemmk1|gemv|splitK|xmma|^sm\d+_"
     r"|^ampere_|^volta_|^turing_|^hopper_|flash_fwd|fmha|pytorch_flash|cub::|thrust::|magma"
 )
+# As it was before a candidate.
+_profile = torch.autograd.profiler.profile
 _MOST_NAMES = 6
 _TIMES = 5
 _LONG_SECONDS = 0.1
@@ -46,7 +48,7 @@ def profiled(module: Any, inputs: list[Any], device: str) -> dict[str, Any]:
 
 def _on_cpu(module: Any, inputs: list[Any]) -> dict[str, Any]:
     # Without kineto, whose start alone takes a second.
-    with torch.autograd.profiler.profile(use_kineto=False) as profile:
+    with _profile(use_kineto=False) as profile:
         started = time.perf_counter()
         module(*inputs)
         seconds = time.perf_counter() - started
@@ -61,7 +63,7 @@ def _on_cpu(module: Any, inputs: list[Any]) -> dict[str, Any]:
 def on_gpu() -> Any:
     """A profile with what runs on the GPU, by kineto. Not `torch.profiler`, which imports all of
     inductor for one of its settings: five seconds."""
-    return torch.autograd.profiler.profile(use_device="cuda", use_kineto=True)
+    return _profile(use_device="cuda", use_kineto=True)
 
 
 def _on_gpu(module: Any, inputs: list[Any]) -> dict[str, Any]:

@@ -50,6 +50,11 @@ _SETTINGS: dict[str, Callable[[], Any]] = {
     "BLAS": lambda: str(torch.backends.cuda.preferred_blas_library()),
     "oneDNN": lambda: torch._C._get_mkldnn_enabled(),
     "denormals": lambda: (torch.tensor([1e-310], dtype=torch.float64) * 1.0).item() > 0,
+    "einsum": lambda: (torch.backends.opt_einsum.enabled, torch.backends.opt_einsum.strategy),
+    "anomalies": torch.is_anomaly_enabled,
+    "processors": torch.get_num_threads,
+    "garbage": lambda: (gc.isenabled(), gc.get_threshold(), len(gc.callbacks)),
+    "switches of threads": sys.getswitchinterval,
     "hooks of all modules": lambda: [
         (name, len(hooks))
         for name, hooks in vars(torch.nn.modules.module).items()
@@ -60,6 +65,9 @@ _SETTINGS: dict[str, Callable[[], Any]] = {
     "import": lambda: (list(sys.path), len(sys.meta_path), len(sys.path_hooks)),
     "threads": threading.active_count,
 }
+# Those that a candidate may change without a word: it builds in its environment, and its threads
+# are counted elsewhere.
+_NOT_TOLD = ("environment", "folder", "import", "threads")
 # Of the GPU, once CUDA has started there.
 _OF_GPU: dict[str, Callable[[], Any]] = {
     "device": torch.cuda.current_device,
@@ -79,7 +87,7 @@ class Before:
         self.folder = folder.resolve()
         self.modules = set(sys.modules)
         self.tf32 = _tf32()
-        self.settings = _settings()
+        self.settings = settings()
         self.functions = [_functions(place) for place in _PLACES]
 
     def left(self, device: str) -> list[str]:
@@ -90,7 +98,7 @@ class Before:
             if self._own(name):
                 del sys.modules[name]
         gc.collect()
-        now = _settings()
+        now = settings()
         found = [name for name, value in self.settings.items() if now[name] != value]
         found += [n for n in _LEARNING if n in sys.modules and n not in self.modules]
         found += [
@@ -109,7 +117,14 @@ class Before:
         return isinstance(path, str) and self.folder in Path(path).resolve().parents
 
 
-def _settings() -> dict[str, Any]:
+def changed(before: dict[str, Any]) -> list[str]:
+    """Names of the settings that are other than `settings` gave them, of those worth a word."""
+    now = settings()
+    return [name for name in before if name not in _NOT_TOLD and now[name] != before[name]]
+
+
+def settings() -> dict[str, Any]:
+    """What is set for this process, by name."""
     asked = dict(_SETTINGS)
     if torch.cuda.is_initialized():
         asked |= {f"{name} of CUDA": ask for name, ask in _OF_GPU.items()}

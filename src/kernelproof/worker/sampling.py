@@ -7,16 +7,31 @@ with is taken over when it is imported, which is before any candidate.
 
 from __future__ import annotations
 
-import ctypes
+import gc
 import pickle
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain, repeat, takewhile
+from operator import truth
 from typing import Any
 
-import numpy as np
 import torch
 
-from kernelproof.worker.inputs import Placed, bits, leaves_of, mapped, without_repeats
+from kernelproof.worker import copying, nests, packing, steady
+from kernelproof.worker import inputs as placing
+from kernelproof.worker.copying import copied as _copy
+from kernelproof.worker.copying import fill as _fill
+from kernelproof.worker.inputs import (
+    Placed,
+    bytes_of,
+    form_of,
+    leaves_of,
+    mapped,
+    without_repeats,
+)
+from kernelproof.worker.streams import blocking_stream
+from kernelproof.worker.streams import reset_persisting_l2 as _reset_persisting_l2
 
 # A graph holds this many calls, so that the cost of a replay (a few microseconds) is spread thin;
 # fewer where they take longer than this in all, which then hide that cost by themselves.
@@ -35,10 +50,9 @@ _SAMPLE_SECONDS = 2.0
 # Before a cold call the GPU is kept busy for so long, the same for all contestants, while Python
 # prepares the launch: then the time between the events is the device's own.
 _AHEAD_SECONDS = 200e-6
-# The same for several calls in a row: so many times what their Python takes, and no longer.
-_AHEAD_SHARE, _AHEAD_MOST_SECONDS = 1.5, 20e-3
-_CYCLES = 2e9  # of a second; a GPU with a slower clock is busy a little longer
-_AHEAD_CYCLES = int(_AHEAD_SECONDS * _CYCLES)
+# Clock cycles of that; a GPU with a slower clock is busy a little longer.
+CYCLES = 2e9  # of a second
+_AHEAD_CYCLES = int(_AHEAD_SECONDS * CYCLES)
 # libgomp's idle threads spin for up to some 20 ms before they sleep. On a CPU that is another
 # contestant's pool competing for the cores; wait until it is quiet.
 _SETTLE_SECONDS = 0.03
@@ -53,8 +67,13 @@ def _nanoseconds(
     return now, sleep
 
 
-_clone, _detach, _zero = torch.Tensor.clone, torch.Tensor.detach, torch.Tensor.zero_
-_copyto = np.copyto
+_zero = torch.Tensor.zero_
+# Of the generator itself: `torch.manual_seed` calls much that a candidate could replace, just
+# before the clock starts.
+_seed = torch.default_generator.manual_seed
+# From before inputs are put in place until the output is copied no cycles are looked for: that
+# calls functions of whoever asks for it (`gc.callbacks`), outside the clock.
+_collects, _collects_not = gc.enable, gc.disable
 _spin: Any = getattr(torch.cuda, "_sleep", None)
 
 
@@ -77,7 +96,7 @@ class Sampler:
         self.cuda = device != "cpu"
         self.clock, self.sleep = _nanoseconds()
         self.synchronize = torch.cuda.synchronize
-        self.seeded = torch.manual_seed
+        self.seeded: Callable[[int], Any] = _seed
         self.event: Any = torch.cuda.Event
         self.flushed: Any = None
         self.slots: list[list[Any]] = []
@@ -86,6 +105,10 @@ class Sampler:
         self.graph: Any = None
         self.graph_calls = _GRAPH_CALLS
         self.seconds = 0.0  # of a warm call
+        self.names = steady.Names(self, ["clock", "sleep", "seeded", "synchronize", "event"])
+        self.replaced = False  # something of what it measures with, between two calls
+        self.size = 0  # bytes of an output
+        self.began = 0  # when the calls of a sample did
         # The warm-up has inputs of its own: what a call does to them is no business of a timed one.
         self.idle = Placed(pickle.loads(sets[0])[1], device).given
         self.fill(sets)
@@ -110,7 +133,7 @@ class Sampler:
         """Whether slot ``number`` could take ``inputs`` into its own memory."""
         held, new = list(leaves_of(self.slots[number])), list(leaves_of(inputs))
         plain = all(type(x) is torch.Tensor and x.layout is torch.strided for x in [*held, *new])
-        if not plain or [_form(x) for x in held] != [_form(x) for x in new]:
+        if not plain or [form_of(x) for x in held] != [form_of(x) for x in new]:
             return False
         for into, value in zip(held, new, strict=True):
             _fill(without_repeats(into.data), without_repeats(value))
@@ -126,9 +149,11 @@ class Sampler:
         """
         with torch.no_grad():
             started = self.clock()
-            self.module(*self.idle)
+            output = self.module(*self.idle)
             self._wait()
             first = (self.clock() - started) * 1e-9
+            self.size = bytes_of(output)
+            del output
             started = self.clock()
             for _ in range(_WARM_CALLS):
                 self.module(*self.idle)
@@ -147,7 +172,7 @@ class Sampler:
         self.graph_calls = max(2, min(_GRAPH_CALLS, int(_GRAPH_SECONDS / warm)))
         outputs: list[Any] = []
         try:
-            side = _blocking_stream(self.device)
+            side = blocking_stream(self.device)
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
                 self.captured(*self.idle)
@@ -210,78 +235,116 @@ class Sampler:
 
     def collect(self, clock: str, numbers: list[int]) -> list[Any]:
         """Outputs of timed calls: of the kept ones, those with these numbers."""
-        return [mapped(self.kept[clock][number], _copy) for number in numbers]
+        return [nests.rebuilt(self.kept[clock][number], _copy) for number in numbers]
+
+    # What is made while a candidate runs is in no frame that it could reach from its own: readings,
+    # copies of outputs and the inputs of later calls are in iterators of C, or lists that these are
+    # filling, until the last call is over. None of them may have a name here.
 
     def _sample_calls(self, calls: int, sets: list[bytes]) -> list[float]:
-        module, clock, seeded = self.module, self.clock, self.seeded
-        readings = []
-        kept = self.kept["host"] = []
-        began = clock()
-        for number in range(len(sets) or min(calls, len(self.slots))):
-            # A call on what the slot held, so that threads are awake and code is in the caches.
-            if number < len(self.slots):
-                module(*self.slots[number])
-            # Inputs are unpacked just before their call, so that no earlier one can work ahead, and
-            # written last: a thread may look whether there are new ones at the old addresses.
-            if sets:
-                self.seeds[number : number + 1] = [self._put(number, sets[number], seeded)]
-            else:
-                seeded(self.seeds[number])
-            inputs = self.slots[number]
-            started = clock()
-            output = module(*inputs)
-            readings.append((clock() - started) * 1e-9)
-            # At once: what a thread computes later must not get into it.
-            kept.append(mapped(output, _copy))
-            if self._late(began, readings):
-                break
-        return readings
+        count = len(sets) or min(calls, len(self.slots))
+        self.began = self.clock()
+        # In the order in which `map` asks: inputs come once all that is not timed is done.
+        wakes, packed = [map(self._woken, range(count))], [chain(_emptied(sets), repeat(b""))]
+        same = [_known.steady(), self.names.steady()]
+        return self._taken(
+            "host",
+            [map(self._new_call, range(count), wakes.pop(), same.pop(), same.pop(), packed.pop())],
+        )
 
     def _repeat(self, calls: int, sets: list[bytes]) -> list[float]:
-        module, clock, seeded = self.module, self.clock, self.seeded
         if sets:
             self.seeds[:1] = [self._put(0, sets[0])]
-        inputs, seed, readings = self.slots[0], self.seeds[0], []
-        kept = self.kept["warm"] = []
-        began = clock()
-        module(*inputs)
-        for _ in range(calls):
-            seeded(seed)
-            started = clock()
-            output = module(*inputs)
-            readings.append((clock() - started) * 1e-9)
-            kept.append(mapped(output, _copy))
-            _trim(kept)
-            if self._late(began, readings):
-                break
-        return readings
+        self.began = self.clock()
+        most = max(1, _KEPT_BYTES // max(1, bytes_of(self.module(*self.slots[0]))))
+        same = [_known.steady(), self.names.steady()]
+        return self._taken(
+            "warm", [map(self._old_call, range(calls), same.pop(), same.pop(), repeat(most))]
+        )
+
+    def _taken(self, clock: str, made: list[Iterator[Any]]) -> list[float]:
+        """Readings of the calls that ``made``, of one iterator, makes until it gives None; their
+        outputs, where they are kept, are then to be collected."""
+        try:
+            found = list(takewhile(truth, made.pop()))
+        except KeyError as error:
+            self.replaced = self.replaced or error.args == (False,)
+            raise
+        self.kept[clock] = [kept[0] for _, kept in found if kept]
+        return [reading for reading, _ in found]
+
+    def _woken(self, number: int) -> bool:
+        """A call on what the slot held, so that threads are awake and code is in the caches; False
+        where there is no time left."""
+        if self._late(number):
+            return False
+        if number < len(self.slots):
+            self.module(*self.slots[number])
+        return True
+
+    def _new_call(
+        self, number: int, woken: bool, same: bool, own: bool, data: bytes
+    ) -> tuple[float, list[Any]] | None:
+        if not woken:
+            return None
+        _collects_not()
+        # Inputs are unpacked just before their call, so that no earlier one can work ahead, and
+        # written last: a thread may look whether there are new ones at the old addresses.
+        if data:
+            self.seeds[number : number + 1] = [self._put(number, data, self.seeded)]
+        else:
+            self.seeded(self.seeds[number])
+        return self._timed(self.slots[number], True)
+
+    def _old_call(
+        self, number: int, same: bool, own: bool, most: int
+    ) -> tuple[float, list[Any]] | None:
+        if self._late(number):
+            return None
+        _collects_not()
+        self.seeded(self.seeds[0])
+        return self._timed(self.slots[0], number < most)
+
+    def _timed(self, inputs: list[Any], keep: bool) -> tuple[float, list[Any]]:
+        """A reading, and a list with the copy of the output where it is to be kept."""
+        module, clock = self.module, self.clock
+        started = clock()
+        output = module(*inputs)
+        seconds = (clock() - started) * 1e-9
+        _collects_not()
+        # At once: what a thread computes later must not get into it.
+        kept = [nests.rebuilt(output, _copy)] if keep else []
+        _collects()
+        return seconds, kept
 
     def _alone(self, clock: str, calls: int) -> list[float]:
         """Readings of single calls, each on a slot of its own."""
-        readings = []
-        kept: list[Any] = []
-        began = self.clock()
-        for inputs in self.slots[:calls]:
-            begin, end = self.event(enable_timing=True), self.event(enable_timing=True)
-            if not self.long:
-                self.module(*self.idle)
-                self._wait()
-            _reset_persisting_l2()
-            if clock == "cold":
-                _spin(_AHEAD_CYCLES)
-                _zero(self.flushed)
-            begin.record()
-            output = self.module(*inputs)
-            end.record()
-            # At once, in the order of the stream: what another stream does later is not in it.
-            kept.append(mapped(output, _copy))
+        count = min(calls, len(self.slots))
+        # Outputs of the last ones are kept, as many as there is room for.
+        first = count - max(1, _KEPT_BYTES // max(1, self.size))
+        self.began = self.clock()
+        keep = [number >= first for number in range(count)]
+        return self._taken(clock, [map(self._call_alone, repeat(clock), range(count), keep)])
+
+    def _call_alone(self, clock: str, number: int, keep: bool) -> tuple[float, list[Any]] | None:
+        if self._late(number):
+            return None
+        inputs = self.slots[number]
+        begin, end = self.event(enable_timing=True), self.event(enable_timing=True)
+        if not self.long:
+            self.module(*self.idle)
             self._wait()
-            readings.append(begin.elapsed_time(end) * 1e-3)
-            _trim(kept)
-            if self._late(began, readings):
-                break
-        self.kept[clock] = kept
-        return readings
+        _reset_persisting_l2()
+        if clock == "cold":
+            _spin(_AHEAD_CYCLES)
+            _zero(self.flushed)
+        begin.record()
+        output = self.module(*inputs)
+        end.record()
+        # At once, in the order of the stream: what another stream does later is not in it.
+        kept = [nests.rebuilt(output, _copy)] if keep else []
+        self._wait()
+        return begin.elapsed_time(end) * 1e-3, kept
 
     def _loop(self, calls: int) -> list[float]:
         _reset_persisting_l2()
@@ -312,103 +375,26 @@ class Sampler:
             readings.append(begin.elapsed_time(end) * 1e-3 / self.graph_calls)
         return readings
 
-    def unseen(self, clock: str, sets: list[bytes]) -> dict[str, Any]:
-        """Seconds per call by events on ``sets``, which are ``new``, and on the same contents again
-        (``seen``); and how many outputs are ``kept``. A GPU's kernel could keep results by value,
-        which no cache in Python needs to know of. ``clock``: "device", of the graph, or "unseen",
-        of calls that are queued behind other work, so that no launch is waited for.
-
-        Both times inputs, and what others than these need, were just read.
-        """
-        self.fill(sets)
-        calls = self.graph_calls if clock == "device" else len(self.slots)
-        with torch.no_grad():
-            for inputs in self.slots:
-                if 2 * _bytes(inputs) <= self.flushed.numel():
-                    mapped(inputs, _copy)
-            new, seen = self._queued(clock), self._queued(clock)
-        return {"new": new / calls, "seen": seen / calls, "kept": len(self.kept[clock])}
-
-    def _queued(self, clock: str) -> float:
-        """Seconds of a replay, or of a call on each slot."""
-        for _ in range(_WARM_CALLS):
-            self.module(*self.idle)
-        self._wait()
-        _reset_persisting_l2()
-        begin, end = self.event(enable_timing=True), self.event(enable_timing=True)
-        ahead = max(_AHEAD_SECONDS, _AHEAD_SHARE * self.seconds * len(self.slots))
-        _spin(int(min(ahead, _AHEAD_MOST_SECONDS) * _CYCLES))
-        begin.record()
-        if clock == "device":
-            self.graph.replay()
-            outputs = None
-        else:
-            outputs = [self.module(*inputs) for inputs in self.slots]
-        end.record()
-        if outputs is not None:
-            self.kept[clock] = [mapped(output, _copy) for output in outputs]
-            _trim(self.kept[clock])
-        self._wait()
-        return float(begin.elapsed_time(end)) * 1e-3
-
-    def _late(self, began: int, readings: list[float]) -> bool:
+    def _late(self, made: int) -> bool:
         """Never before the third: a first call that takes for itself what others save must show."""
-        return len(readings) >= 3 and (self.clock() - began) * 1e-9 > _SAMPLE_SECONDS
+        return made >= 3 and (self.clock() - self.began) * 1e-9 > _SAMPLE_SECONDS
 
     def _wait(self) -> None:
         if self.cuda:
             self.synchronize()
 
 
-def _copy(tensor: Any) -> Any:
-    """A copy by torch's own functions: an object may carry others under the same names."""
-    if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided:
-        return tensor
-    plain = _detach(tensor)
-    if plain.device.type != "cpu" or plain.is_conj() or plain.is_neg():
-        return _clone(plain)
-    copy = torch.empty_like(plain)
-    _fill(copy, plain)
-    return copy
-
-
-def _fill(into: Any, value: Any) -> None:
-    """Copy values. On a CPU by numpy, which uses no threads: torch's would go on spinning for a
-    while, and a kernel that has threads of its own would be timed beside them."""
-    if into.device.type == "cpu":
-        _copyto(bits(into).numpy(), bits(_detach(value)).numpy())
-    else:
-        into.copy_(value)
-
-
-def _form(tensor: Any) -> tuple[Any, ...]:
-    return tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.requires_grad
-
-
-def _bytes(value: Any) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in leaves_of(value))
+def _emptied(sets: list[bytes]) -> Iterator[bytes]:
+    """What ``sets`` held, which is empty from then on: nobody else holds them any longer."""
+    held = tuple(sets)
+    sets.clear()
+    return iter(held)
 
 
 def _trim(outputs: list[Any]) -> None:
     """Let the first of ``outputs`` go where all together are too large."""
-    while len(outputs) > 1 and len(outputs) * _bytes(outputs[-1]) > _KEPT_BYTES:
+    while len(outputs) > 1 and len(outputs) * bytes_of(outputs[-1]) > _KEPT_BYTES:
         outputs.pop(0)
 
 
-def _blocking_stream(device: str) -> Any:
-    """A stream that waits for the legacy default stream, which torch's own do not. While one like
-    this is captured, a launch on the default stream is an error (CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
-    of the driver); else it would run at once, and be missing from the graph. Never destroyed."""
-    with torch.cuda.device(device):
-        torch.cuda.current_stream().synchronize()  # the context is there, and current
-        made = ctypes.c_void_p()
-        error = ctypes.CDLL("libcuda.so.1").cuStreamCreate(ctypes.byref(made), 0)
-        if error:
-            raise RuntimeError(f"cuStreamCreate: error {error}")
-        return torch.cuda.ExternalStream(made.value)
-
-
-def _reset_persisting_l2() -> None:
-    """Give back what an access policy window keeps in L2 from one call to the next."""
-    library = ctypes.CDLL("libcuda.so.1")
-    library.cuCtxResetPersistingL2Cache()
+_known = steady.of_modules([sys.modules[__name__], copying, placing, nests, packing])

@@ -1,7 +1,9 @@
-"""A call on a stream of its own, to see whether a kernel runs on the stream that torch asks for."""
+"""A call on a stream of its own, to see whether a kernel runs on the stream that torch asks for;
+and what a call may have set for the GPU beside its kernels."""
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from typing import Any
 
@@ -44,3 +46,24 @@ def call_on_side_stream(module: Callable[..., Any], given: list[Any], seconds: f
 def _overlaps(tensor: Any) -> bool:
     """Expanded tensors cannot be written."""
     return any(n > 1 and step == 0 for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def blocking_stream(device: str) -> Any:
+    """A stream that waits for the legacy default stream, which torch's own do not. While one like
+    this is captured, a launch on the default stream is an error (CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
+    of the driver); else it would run at once, and be missing from the graph. Never destroyed."""
+    import torch
+
+    with torch.cuda.device(device):
+        torch.cuda.current_stream().synchronize()  # the context is there, and current
+        made = ctypes.c_void_p()
+        error = ctypes.CDLL("libcuda.so.1").cuStreamCreate(ctypes.byref(made), 0)
+        if error:
+            raise RuntimeError(f"cuStreamCreate: error {error}")
+        return torch.cuda.ExternalStream(made.value)
+
+
+def reset_persisting_l2() -> None:
+    """Give back what an access policy window keeps in L2 from one call to the next."""
+    library = ctypes.CDLL("libcuda.so.1")
+    library.cuCtxResetPersistingL2Cache()

@@ -16,6 +16,7 @@ import hashlib
 import json
 import os
 import pickle
+import signal
 import socket
 import struct
 import sys
@@ -63,6 +64,10 @@ _WATCHED: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
                                             "wait")),
     ("torch.cuda.Stream", torch.cuda.Stream, ("synchronize", "wait_stream", "record_event")),
     ("torch.cuda.CUDAGraph", torch.cuda.CUDAGraph, ("replay", "capture_begin", "capture_end")),
+    ("torch.autograd.profiler", torch.autograd.profiler, ("profile", "record_function")),
+    ("torch.autograd.profiler.profile", torch.autograd.profiler.profile, tuple(
+        name for name, value in vars(torch.autograd.profiler.profile).items()
+        if isinstance(value, (types.FunctionType, property)))),
     ("torch._C", torch._C, ("_cuda_synchronize", "_cuda_getCurrentStream")),
 )  # fmt: skip
 _OWN = "kernelproof"
@@ -107,9 +112,17 @@ _LOOKS = {
     "socket.connect": "connects to a network",
     "socket.bind": "opens a port",
 }
+# Attributes that lead to frames without a call; Python tells of these as "object.__getattr__".
+_FRAMES_OF = ("tb_frame", "gi_frame", "cr_frame", "ag_frame")
+_ATTRIBUTE = "object.__getattr__"
+# What is then called around every function. While calls are timed nobody who is honest sets it, and
+# it could take itself away before anybody looks.
+_BETWEEN = ("sys.settrace", "sys.setprofile", "sys.monitoring.register_callback")
 # Files by which a process looks into another or into its own memory.
 _PROCESS_FILES = ("/mem", "/maps", "/fd", "/environ", "/cwd", "/root", "/pagemap")
 _MOST_SEEN = 20
+# Seconds after which the interpreter lets another thread have its turn; Python's own are 0.005.
+_SWITCHES = 1e-3
 _FRAMES = 6
 
 
@@ -157,6 +170,8 @@ class Tripwires:
             changed += [name for name, form in plain.items() if type(has.get(name)) is not form]
             if type(one) is not kind:
                 changed.append("__class__")
+            if getattr(one, "replaced", False):
+                changed.append("replaced (what it measures with, between two calls)")
             self._found.update(dict.fromkeys(f"{kind.__name__}.{name}" for name in changed))
 
     def report(self) -> dict[str, list[str] | int]:
@@ -177,6 +192,10 @@ class Tripwires:
 
     def _hook(self, event: str, args: tuple[Any, ...]) -> None:
         words = _LOOKS.get(event)
+        if event in _BETWEEN and self._objects:
+            self._found[f"{event} (while it is timed)"] = None
+        if event == _ATTRIBUTE and args[1] in _FRAMES_OF:
+            words = _LOOKS["sys._getframe"]
         if (words is None and event != "open") or Tripwires._busy:
             return
         Tripwires._busy = True
@@ -245,6 +264,13 @@ def _interposed() -> Iterator[str]:
         yield "sys.setprofile (a profile function is set)"
     if sys.gettrace() is not None:
         yield "sys.settrace (a trace function is set)"
+    # A handler runs between any two steps of the main thread, and so does another thread where
+    # the interpreter changes between them after microseconds.
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            yield f"signal.signal (a handler of signal {int(number)} is set)"
+    if sys.getswitchinterval() < _SWITCHES:
+        yield f"sys.setswitchinterval ({sys.getswitchinterval():.3g} s)"
     # Since Python 3.12; it has room for six tools.
     tool: Any = getattr(getattr(sys, "monitoring", None), "get_tool", lambda number: None)
     yield from (f"sys.monitoring (tool {tool(n)})" for n in range(6) if tool(n) is not None)

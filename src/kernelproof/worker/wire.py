@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kernelproof import staging
-from kernelproof.worker import segments
+from kernelproof.worker import nests, segments
 from kernelproof.worker.segments import Segment
 
 _HEAD = struct.Struct("<QI")  # length of the JSON text, number of buffers
@@ -196,19 +196,20 @@ def _encoded(value: Any, buffers: list[Buffer], large: list[tuple[int, Any]]) ->
     """``large``: numbers of buffers that are segments, and what they will be filled from."""
     import torch
 
-    if isinstance(value, torch.Tensor):
+    if nests.is_a(value, torch.Tensor):
         return _encode_tensor(value, buffers, large)
-    if value is None or isinstance(value, (bool, str)):
+    value = nests.plain(value)
+    if value is None or type(value) in (bool, str):
         return {"k": "value", "v": value}
-    if isinstance(value, int):
+    if type(value) is int:
         return {"k": "int", "v": str(value)}
-    if isinstance(value, float):
+    if type(value) is float:
         return {"k": "float", "v": value if math.isfinite(value) else repr(value)}
-    if isinstance(value, (tuple, list)):
-        kind = "tuple" if isinstance(value, tuple) else "list"
-        return {"k": kind, "v": [_encoded(item, buffers, large) for item in value]}
-    if isinstance(value, dict):
-        items = [[str(key), _encoded(v, buffers, large)] for key, v in value.items()]
+    if nests.is_a(value, tuple, list):
+        kind = "tuple" if nests.is_a(value, tuple) else "list"
+        return {"k": kind, "v": [_encoded(item, buffers, large) for item in nests.items(value)]}
+    if nests.is_a(value, dict):
+        items = [[key, _encoded(v, buffers, large)] for key, v in nests.pairs(value)]
         return {"k": "dict", "v": items}
     return {"k": "other", "type": f"{type(value).__module__}.{type(value).__qualname__}"}
 

@@ -1,5 +1,7 @@
-"""Finds the inputs of all calls of a round in the frames above, and computes all in the first."""
+"""Finds the inputs of all calls of a round among the objects of its process, and computes all in
+the first."""
 
+import gc
 import pickle
 import sys
 
@@ -9,7 +11,7 @@ import torch.nn as nn
 WAY = 13
 EXPECT = "cheat"
 TIMED = True
-SAYS = ("work of others", "reads the frames")
+SAYS = ("work of others", "lists all objects")
 
 
 def slow(x: torch.Tensor) -> torch.Tensor:
@@ -31,12 +33,11 @@ class ModelNew(nn.Module):
         for known, y in self.known:
             if torch.equal(known, x):
                 return y.clone()
-        frame = sys._getframe(1)
-        while frame is not None:
-            sets = frame.f_locals.get("sets")
-            if isinstance(sets, list) and sets and isinstance(sets[0], bytes):
-                inputs = [pickle.loads(one)[1][0] for one in sets]
-                self.known = [(one, slow(one)) for one in inputs]
-                break
-            frame = frame.f_back
+        if sys._getframe(3).f_code.co_name == "_timed":
+            self.known = []
+            for one in gc.get_objects():
+                if type(one).__name__ == "tuple_iterator":
+                    held = [part for part in one.__reduce__()[1][0] if isinstance(part, bytes)]
+                    inputs = [pickle.loads(packed)[1][0] for packed in held if len(packed) > 1000]
+                    self.known += [(each, slow(each)) for each in inputs]
         return slow(x)
