@@ -211,6 +211,19 @@ def test_a_report_stays_where_the_new_one_cannot_be_written(tmp_path: Path, monk
     assert page.read_text() == "old" and list(tmp_path.iterdir()) == [page]
 
 
+@pytest.mark.parametrize("built", ["13.0", None])
+def test_doctor_says_what_becomes_of_cuda_kernels_without_a_gpu(monkeypatch, built) -> None:
+    import torch
+
+    from kernelproof import doctor
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", built)
+    (told,) = (fact for fact in doctor._torch_facts() if fact.name == "GPU")
+    assert told.state == "missing" and "emulated here" in told.remedy
+    assert ("built without CUDA" in told.remedy) == (built is None)
+
+
 def test_doctor_tells_whether_torch_has_bytecode(monkeypatch, tmp_path: Path) -> None:
     import torch
 
