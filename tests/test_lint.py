@@ -315,7 +315,7 @@ def test_exit_codes_and_json(run_cli, tmp_path: Path) -> None:
     assert run_cli("lint", "cumsum", "--case", "odd").returncode == 0
     for arguments, words in (
         (["no_such_problem"], "no problem 'no_such_problem'"),
-        (["cumsum", "--case", "nothing"], "has no case ['nothing']"),
+        (["cumsum", "--case", "nothing"], "has no case 'nothing'"),
         (["cumsum", "--max-bytes", "0"], "no case of cumsum could be run"),
         ([str(write(tmp_path, "raise ValueError('no')", "[torch.ones(2)]"))], "fails on case"),
     ):

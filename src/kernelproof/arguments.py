@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from kernelproof.bounds import MOST_SECONDS
+
 ProblemArg = Annotated[
     str, typer.Argument(help="Path of a problem, or the name of one (see `kernelproof doctor`).")
 ]
@@ -55,7 +57,9 @@ TrainingOpt = Annotated[
         help="Modules in training mode: batch statistics, dropout drawn under the seed.",
     ),
 ]
-TimeoutOpt = Annotated[float, typer.Option(min=0.1, help="Seconds that a call may take.")]
+TimeoutOpt = Annotated[
+    float, typer.Option(min=0.1, max=MOST_SECONDS, help="Seconds that a call may take.")
+]
 StoreOpt = Annotated[
     str | None, typer.Option(help="Record store (SQLAlchemy URL). Default: the data folder's.")
 ]
@@ -78,7 +82,9 @@ VsOpt = Annotated[
     ),
 ]
 RoundsOpt = Annotated[int, typer.Option(min=2, help="Interleaved rounds at most.")]
-SecondsOpt = Annotated[float, typer.Option(min=0.0, help="No new round after this time.")]
+SecondsOpt = Annotated[
+    float, typer.Option(min=0.0, max=MOST_SECONDS, help="No new round after this time.")
+]
 GpuOpt = Annotated[
     str | None,
     typer.Option(

@@ -19,7 +19,7 @@ from kernelproof import problem as problems
 from kernelproof import watching
 from kernelproof.ahead import Ahead
 from kernelproof.emulate import spec
-from kernelproof.errors import CandidateCrash, UnsupportedError, UsageError
+from kernelproof.errors import CandidateCrash, UnsupportedError, UsageError, no_case
 from kernelproof.inspect import assemble, cubin, devices, limits
 from kernelproof.inspect import compile as compiling
 from kernelproof.inspect.facts import Call, Measured, said
@@ -278,9 +278,7 @@ def _case(reference: problems.Reference | None, name: str | None) -> Case | None
         return None
     cases = {case.name: case for case in reference.problem.cases}
     if name is not None and name not in cases:
-        raise UsageError(
-            f"{reference.problem.name} has no case {name!r}; it has {', '.join(cases)}"
-        )
+        raise UsageError(f"{reference.problem.name} {no_case(name, cases)}")
     return cases[name] if name is not None else reference.problem.cases[0]
 
 
