@@ -369,7 +369,8 @@ def _finish(record: Record, json_: bool, store: str | None, repro: Path | None =
         print_json(_as_json(record))
     else:
         print(detail(record))
-        if record.reproducer:
+        # What does not compile, or not here, has nothing to show.
+        if record.reproducer and (repro or record.status not in ("compile_error", "unsupported")):
             shown = f"python {repro}" if repro else "the same with --repro FILE writes a script"
             print(f"show it  {shown} (plain PyTorch, exits with 1 until the candidate is right)")
     raise typer.Exit(lost or (0 if record.status == "pass" else 1))

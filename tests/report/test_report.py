@@ -487,6 +487,19 @@ def test_next_step() -> None:
     assert text.next_command(untimed) == f"kernelproof bench {files}"
 
 
+def test_the_next_step_has_the_options_of_the_problem_that_was_judged() -> None:
+    files = "problems/attention.py candidates/attention/02_tiled"
+    one = passing().model_copy(update={"timing": None})
+    sized = one.problem.model_copy(update={"sizes": {"N": 8, "M": 3}, "training": True})
+    one = one.model_copy(update={"problem": sized})
+    assert text.next_command(one) == f"kernelproof bench {files} --size N=8 --size M=3 --training"
+
+
+def test_no_seed_has_to_do_with_what_does_not_compile() -> None:
+    assert "--seed" not in text.next_command(compile_error())
+    assert "--seed" in text.next_command(wrong())
+
+
 def test_a_cpu_has_one_time_column() -> None:
     clock = series(1e-3)
     times = timing(

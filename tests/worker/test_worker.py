@@ -127,6 +127,16 @@ def test_no_model_new_and_a_syntax_error(tmp_path: Path) -> None:
         loaded(tmp_path, source="x = 1\ndef f(:\n")
 
 
+def test_what_triton_does_not_compile_is_told_as_such() -> None:
+    from kernelproof.worker.describing import described
+
+    kind = type("CompilationError", (Exception,), {"__module__": "triton.compiler.errors"})
+    told = described(kind("at 2:4:\ndef f(x):\n    ^\nNameError('y')"), "mine.py")
+    assert told["status"] == "compile_error"
+    assert told["error"] == "mine.py: Triton does not compile it: NameError('y')"
+    assert "at 2:4:" in told["detail"]
+
+
 def test_closing_leaves_no_process(tmp_path: Path) -> None:
     worker = loaded(tmp_path)
     folder = Path(worker.folder)

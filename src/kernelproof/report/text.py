@@ -192,18 +192,28 @@ def files_of(record: Record) -> tuple[str, str]:
 
 def next_command(record: Record) -> str:
     """The command that makes sense after this record."""
-    files = " ".join(map(units.shell_path, files_of(record)))
+    files = " ".join(map(units.shell_path, files_of(record))) + _setting(record)
     if record.status == "unsupported":
         return "kernelproof doctor"
+    if record.status == "compile_error":
+        return f"kernelproof check {files}"
     if record.status != "pass":
         # The worst failure alone, which is the quickest way to see whether a change mends it.
         cases = [run.name for run, _ in verdicts.failures(record.verdict)][:1]
         case = "".join(f" --case {shlex.quote(units.one_line(name))}" for name in cases)
-        mode = " --training" if record.problem.training else ""
-        return f"kernelproof check {files}{case}{mode} --seed {record.seed}"
+        return f"kernelproof check {files}{case} --seed {record.seed}"
     if record.timing is None and record.verdict.evidence in ("device", "cpu"):
         return f"kernelproof bench {files}"
     return "kernelproof report -o report.html"
+
+
+def _setting(record: Record) -> str:
+    """The options that make of the problem's file the problem that was judged. Sizes that are
+    tuples no option takes."""
+    sizes = record.problem.sizes
+    given = all(isinstance(value, int) for value in sizes.values())
+    words = [f" --size {shlex.quote(f'{n}={v}')}" for n, v in sizes.items()] if given else []
+    return "".join([*words, " --training" if record.problem.training else ""])
 
 
 # The sections of `detail`
