@@ -136,6 +136,25 @@ def test_an_empty_store_says_what_to_do(run_cli, tmp_path: Path) -> None:
     assert done.returncode == 2 and "run `kernelproof check`" in done.stderr
 
 
+def test_a_table_in_a_file_has_its_names_in_full(monkeypatch) -> None:
+    from test_store import numbered
+
+    from kernelproof import commands
+    from kernelproof.report import units
+
+    one, name = numbered(1), "gated_recurrence__a_design_of_ours"
+    one = one.model_copy(
+        update={
+            "candidate": one.candidate.model_copy(update={"name": name}),
+            "problem": one.problem.model_copy(update={"name": "int8_attention_with_a_page_table"}),
+        }
+    )
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert name in commands.summary([one])
+    monkeypatch.setenv("COLUMNS", "70")
+    assert max(map(len, commands.summary([one]).splitlines())) <= units.WIDTH
+
+
 def test_doctor_answers(run_cli) -> None:
     done = run_cli("doctor", "--json")
     assert done.returncode == 0

@@ -29,8 +29,8 @@ _SUMMARY_ALIGN = "<<<<><><><<"
 _SUMMARY_ELASTIC = {0: 8, 1: 12, 5: 5}
 
 
-def summary(records: Sequence[Record]) -> str:
-    """One aligned row a record under a line of headings, at most ``units.WIDTH`` columns wide.
+def summary(records: Sequence[Record], width: int = units.WIDTH) -> str:
+    """One aligned row a record under a line of headings, at most ``width`` columns wide.
 
     Names that do not fit lose their middle, the best other baseline its name. ``bits`` and
     ``proof`` are the worst of all outputs of all runs.
@@ -38,9 +38,9 @@ def summary(records: Sequence[Record]) -> str:
     if not records:
         return "no records"
     rows = [SUMMARY_HEAD, *(summary_row(record) for record in records)]
-    if sum(units.column_widths(rows, len(SUMMARY_HEAD))) + len(SUMMARY_HEAD) > units.WIDTH:
+    if sum(units.column_widths(rows, len(SUMMARY_HEAD))) + len(SUMMARY_HEAD) > width:
         rows = [[*row[:-1], row[-1].split()[0]] for row in rows]
-    return "\n".join(units.table(rows, _SUMMARY_ALIGN, units.WIDTH, _SUMMARY_ELASTIC))
+    return "\n".join(units.table(rows, _SUMMARY_ALIGN, width, _SUMMARY_ELASTIC))
 
 
 def detail(record: Record) -> str:
