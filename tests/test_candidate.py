@@ -41,3 +41,21 @@ def test_of_a_kernel_alone_it_is_said_where_it_goes(tmp_path: Path) -> None:
     (tmp_path / "k.cu").write_text("")
     with pytest.raises(CandidateNotFound, match="kernelproof race"):
         candidate.load(tmp_path / "k.cu")
+
+
+@pytest.mark.parametrize(
+    ("call", "language"),
+    [
+        ("load_inline('x', cpp, cuda, functions=['f'])", "cuda-inline"),
+        ("torch.utils.cpp_extension.load_inline('x', cpp, [cuda], ['f'])", "cuda-inline"),
+        ("load_inline(name='x', cpp_sources=cpp, cuda_sources=cuda)", "cuda-inline"),
+        ("load_inline('x', cpp, functions=['f'])", "cpp-inline"),
+        ("load_inline('x', cpp, None, ['f'])", "cpp-inline"),
+    ],
+)
+def test_cuda_sources_are_seen_with_and_without_their_name(
+    tmp_path: Path, call: str, language: str
+) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(f"from torch.utils.cpp_extension import load_inline\next = {call}\n")
+    assert candidate.load(file).language == language

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import re
 from collections.abc import Mapping
@@ -133,5 +134,17 @@ def _language(entry: Path, sources: list[Path]) -> str:
         if re.search(mark, text, re.MULTILINE):
             if language == "cpp-stable" and any(p.suffix == ".cu" for p in sources):
                 return "cuda-stable"
+            if language == "cpp-inline" and _gives_cuda_in_place(text):
+                return "cuda-inline"
             return language
     return "pytorch"
+
+
+def _gives_cuda_in_place(text: str) -> bool:
+    """Whether a call of `load_inline(name, cpp_sources, cuda_sources)` does not name its third."""
+    try:
+        calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+    except (SyntaxError, ValueError):
+        return False
+    third = [c.args[2] for c in calls if len(c.args) > 2 and "load_inline" in ast.unparse(c.func)]
+    return any(ast.unparse(given) not in ("None", "''", "[]") for given in third)

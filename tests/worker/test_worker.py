@@ -108,9 +108,14 @@ def test_an_exception_names_the_users_line(tmp_path: Path) -> None:
 def test_a_signal_and_an_exit_are_told_apart(tmp_path: Path) -> None:
     for kind, words in (("segv", "SIGSEGV"), ("exit", "exit status 0")):
         worker = loaded(tmp_path, kind)
-        with pytest.raises(CandidateCrash, match=words):
+        with pytest.raises(CandidateCrash, match=words) as caught:
             call(worker, torch.zeros(2))
         assert not worker.alive and gone(worker.pid)
+        if kind == "segv":
+            # The line of the candidate's that died, and no frame of the judge's.
+            assert 'candidate.py", line' in caught.value.detail
+            assert "kernelproof/worker" not in caught.value.detail
+            assert "Extension modules" not in caught.value.detail
 
 
 def test_a_hang_is_killed(tmp_path: Path) -> None:

@@ -199,8 +199,11 @@ def next_command(record: Record) -> str:
         return f"kernelproof check {files}"
     if record.status != "pass":
         # The worst failure alone, which is the quickest way to see whether a change mends it.
-        cases = [run.name for run, _ in verdicts.failures(record.verdict)][:1]
-        case = "".join(f" --case {shlex.quote(units.one_line(name))}" for name in cases)
+        # Its family and layout come again with the seed.
+        cases = [run.case for run, _ in verdicts.failures(record.verdict)][:1]
+        if not cases and record.verdict.failing is not None:
+            cases = [record.verdict.failing.case]
+        case = "".join(f" --case {shlex.quote(units.one_line(name))}" for name in cases if name)
         return f"kernelproof check {files}{case} --seed {record.seed}"
     if record.timing is None and record.verdict.evidence in ("device", "cpu"):
         return f"kernelproof bench {files}"
