@@ -32,6 +32,7 @@ from kernelproof.types import (
     Run,
     Series,
     Timing,
+    Variant,
     Verdict,
 )
 
@@ -497,14 +498,14 @@ def test_the_next_step_has_the_options_of_the_problem_that_was_judged() -> None:
 
 
 def test_the_next_step_names_a_case_and_not_its_layout() -> None:
-    one = wrong()
+    one, gap = wrong(), Variant(layout="gap")
     bad = next(run for run in one.verdict.runs if run.status == "wrong")
-    there = one.verdict.model_copy(update={"runs": (bad.model_copy(update={"layout": "gap"}),)})
+    there = one.verdict.model_copy(update={"runs": (bad.model_copy(update={"variant": gap}),)})
     failed = one.model_copy(update={"verdict": there})
     assert " --case edge --seed" in text.next_command(failed)
     # Where the call gave no run because it broke.
     broken = there.model_copy(
-        update={"runs": (), "status": "crash", "failing": Call(case="edge", seed=1, layout="gap")}
+        update={"runs": (), "status": "crash", "failing": Call(case="edge", seed=1, variant=gap)}
     )
     assert " --case edge --seed" in text.next_command(failed.model_copy(update={"verdict": broken}))
 
