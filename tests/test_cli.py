@@ -68,6 +68,8 @@ def test_code_for_a_gpu_is_unsupported_without_one(run_cli) -> None:
         (["check", "rms_norm", HONEST, "--case", "od"], "no case 'od' (did you mean 'odd'?)"),
         (["check", "rms_norm", HONEST, "--timeout", "inf"], "less than or equal to 1000000"),
         (["suite", "run", "problems", "reference", "--limit", "nan"], "'--limit'"),
+        (["check", "rms_norm", HONEST, "--store", "here"], "--store 'here' is no URL"),
+        (["board", "--store", "sqlite:////no/such/x.sqlite"], "there is no folder /no/such"),
         (["session", "start", "rms_norm", "--time", "inf"], "'--time'"),
         (["mcp", "--transport", "http", "--port", "99999"], "less than or equal to 65535"),
         (["check", "rms_norm", HONEST, "--device", "tpu"], "no device 'tpu'; there are cpu, cuda"),
