@@ -321,3 +321,17 @@ def test_exit_codes_and_json(run_cli, tmp_path: Path) -> None:
     ):
         done = run_cli("lint", *arguments)
         assert done.returncode == 2 and words in done.stderr and not done.stdout
+
+
+def test_no_cheat_that_fails_is_explained(monkeypatch, tmp_path: Path) -> None:
+    # Nobody reads why a cheat is wrong, and finding it out took most of the time.
+    import importlib
+
+    compare = importlib.import_module("kernelproof.check.compare")
+
+    def asked(*_: object) -> str:
+        raise AssertionError("explained")
+
+    monkeypatch.setattr(compare, "pattern", asked)
+    report = linted(write(tmp_path, SOUND, DRAWS, "x, z"))
+    assert report.cheats and not errors(report)
