@@ -11,10 +11,12 @@ STAMP  := $(VENV)/.installed
 
 .PHONY: demo test check format gpu new-op clean
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt constraints-cpu.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[cuda,dev,mcp,postgres,ray,serve,triton]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt numpy torch
+	more=$$($(BIN)/python -c "import torch; print('' if torch.version.cuda else '-c constraints-cpu.txt')") && \
+	$(BIN)/python -m pip install --quiet -c constraints.txt $$more -e '.[cuda,dev,mcp,postgres,ray,serve,triton]'
 	touch $@
 
 demo: $(STAMP)

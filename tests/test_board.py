@@ -130,3 +130,19 @@ def test_records_go_out_and_in(url: str, tmp_path: Path, capsys: pytest.CaptureF
     code, out, _ = play("compare", "0001", str(path))
     assert code == 0 and out.splitlines()[0].split() == ["a:", "a", "b:", "a"]
     assert "b is SAME: by the ratios to eager" in out
+
+
+def test_an_export_that_fails_leaves_the_older_file(tmp_path: Path, monkeypatch) -> None:
+    url = f"sqlite:///{tmp_path / 's.sqlite'}"
+    Store(url).add(numbered(1))
+    file = tmp_path / "out.json"
+    file.write_text("older")
+
+    def full(path: Path, text: str, **how: str) -> None:
+        path.touch()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(UsageError, match="No space left on device"):
+        board.export(file, store=url)
+    assert file.read_text() == "older" and len(list(tmp_path.iterdir())) == 2

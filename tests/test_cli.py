@@ -62,8 +62,16 @@ def test_code_for_a_gpu_is_unsupported_without_one(run_cli) -> None:
     [
         (["check", "no_such_problem", HONEST], "no problem 'no_such_problem': neither a file nor"),
         (["check", "rms_norm", "no_such_candidate.py"], "no candidate 'no_such_candidate.py'"),
-        (["check", "rms_norm", HONEST, "--case", "nothing"], "has no case ['nothing']; it has"),
-        (["bench", "rms_norm", HONEST, "--case", "nothing"], "has no case ['nothing']; it has"),
+        (["check", "rms_norm", HONEST, "--case", "nothing"], "has no case 'nothing'; it has"),
+        (["bench", "rms_norm", HONEST, "--case", "nothing"], "has no case 'nothing'; it has"),
+        (["check", "rms_nrm", HONEST], "no problem 'rms_nrm' (did you mean 'rms_norm'?)"),
+        (["check", "rms_norm", HONEST, "--case", "od"], "no case 'od' (did you mean 'odd'?)"),
+        (["check", "rms_norm", HONEST, "--timeout", "inf"], "less than or equal to 1000000"),
+        (["suite", "run", "problems", "reference", "--limit", "nan"], "'--limit'"),
+        (["check", "rms_norm", HONEST, "--store", "here"], "--store 'here' is no URL"),
+        (["board", "--store", "sqlite:////no/such/x.sqlite"], "there is no folder /no/such"),
+        (["session", "start", "rms_norm", "--time", "inf"], "'--time'"),
+        (["mcp", "--transport", "http", "--port", "99999"], "less than or equal to 65535"),
         (["check", "rms_norm", HONEST, "--device", "tpu"], "no device 'tpu'; there are cpu, cuda"),
         (["check", "rms_norm", HONEST, "--size", "a"], "is not NAME=VALUE"),
         (["check", "rms_norm", HONEST, "--quick", "--thorough"], "exclude each other"),
@@ -128,6 +136,25 @@ def test_bench_does_not_time_what_failed(run_cli) -> None:
 def test_an_empty_store_says_what_to_do(run_cli, tmp_path: Path) -> None:
     done = run_cli("report", "--store", f"sqlite:///{tmp_path / 'empty.sqlite'}")
     assert done.returncode == 2 and "run `kernelproof check`" in done.stderr
+
+
+def test_a_table_in_a_file_has_its_names_in_full(monkeypatch) -> None:
+    from test_store import numbered
+
+    from kernelproof import commands
+    from kernelproof.report import units
+
+    one, name = numbered(1), "gated_recurrence__a_design_of_ours"
+    one = one.model_copy(
+        update={
+            "candidate": one.candidate.model_copy(update={"name": name}),
+            "problem": one.problem.model_copy(update={"name": "int8_attention_with_a_page_table"}),
+        }
+    )
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert name in commands.summary([one])
+    monkeypatch.setenv("COLUMNS", "70")
+    assert max(map(len, commands.summary([one]).splitlines())) <= units.WIDTH
 
 
 def test_doctor_answers(run_cli) -> None:
@@ -209,6 +236,19 @@ def test_a_report_stays_where_the_new_one_cannot_be_written(tmp_path: Path, monk
     with pytest.raises(UsageError, match="full"):
         outfile.write(page, "new")
     assert page.read_text() == "old" and list(tmp_path.iterdir()) == [page]
+
+
+@pytest.mark.parametrize("built", ["13.0", None])
+def test_doctor_says_what_becomes_of_cuda_kernels_without_a_gpu(monkeypatch, built) -> None:
+    import torch
+
+    from kernelproof import doctor
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", built)
+    (told,) = (fact for fact in doctor._torch_facts() if fact.name == "GPU")
+    assert told.state == "missing" and "emulated here" in told.remedy
+    assert ("built without CUDA" in told.remedy) == (built is None)
 
 
 def test_doctor_tells_whether_torch_has_bytecode(monkeypatch, tmp_path: Path) -> None:

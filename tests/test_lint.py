@@ -315,9 +315,23 @@ def test_exit_codes_and_json(run_cli, tmp_path: Path) -> None:
     assert run_cli("lint", "cumsum", "--case", "odd").returncode == 0
     for arguments, words in (
         (["no_such_problem"], "no problem 'no_such_problem'"),
-        (["cumsum", "--case", "nothing"], "has no case ['nothing']"),
+        (["cumsum", "--case", "nothing"], "has no case 'nothing'"),
         (["cumsum", "--max-bytes", "0"], "no case of cumsum could be run"),
         ([str(write(tmp_path, "raise ValueError('no')", "[torch.ones(2)]"))], "fails on case"),
     ):
         done = run_cli("lint", *arguments)
         assert done.returncode == 2 and words in done.stderr and not done.stdout
+
+
+def test_no_cheat_that_fails_is_explained(monkeypatch, tmp_path: Path) -> None:
+    # Nobody reads why a cheat is wrong, and finding it out took most of the time.
+    import importlib
+
+    compare = importlib.import_module("kernelproof.check.compare")
+
+    def asked(*_: object) -> str:
+        raise AssertionError("explained")
+
+    monkeypatch.setattr(compare, "pattern", asked)
+    report = linted(write(tmp_path, SOUND, DRAWS, "x, z"))
+    assert report.cheats and not errors(report)

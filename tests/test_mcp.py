@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -184,8 +185,15 @@ def test_http_is_for_this_machine_alone(url: str) -> None:
         mcp.serve(made, "http", "0.0.0.0", 8000)
 
 
+def test_a_port_that_is_taken_is_a_usage_error(url: str) -> None:
+    made = mcp.server("axpby", Rules(budget=3), url)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(UsageError, match=rf"cannot listen on 127\.0\.0\.1, port {port}"):
+            mcp.serve(made, "http", "127.0.0.1", port)
+
+
 def test_over_http(url: str) -> None:
-    import socket
     import subprocess
 
     with socket.socket() as probe:

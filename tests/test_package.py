@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import kernelproof
+
+ROOT = Path(__file__).parents[1]
 
 
 def test_exported_names_exist_and_are_sorted() -> None:
@@ -20,3 +24,16 @@ def test_the_operators_are_functions_in_whatever_order_they_are_imported() -> No
     assert kernelproof.ops.mla_kv is mla_kv
     for name in kernelproof.ops.names():
         assert callable(getattr(kernelproof.ops, name))
+
+
+def test_a_cuda_build_of_torch_can_be_installed_under_the_constraints() -> None:
+    # Torch from PyPI asks for versions of its own of these: pinned for all, nothing fits.
+    of_torch = {"triton", "nvidia-cuda-nvrtc", "nvidia-cuda-runtime"}
+
+    def pinned(name: str) -> set[str]:
+        lines = (ROOT / name).read_text().splitlines()
+        return {line.partition("==")[0] for line in lines if "==" in line}
+
+    assert not pinned("constraints.txt") & of_torch
+    assert pinned("constraints-cpu.txt") == of_torch
+    assert "-c constraints-cpu.txt" in (ROOT / "Makefile").read_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 from kernelproof import cli, session, session_calls
 from kernelproof.errors import CandidateNotFound, UsageError
 from kernelproof.store import Sessions, Store
-from kernelproof.types import Rules
+from kernelproof.types import NextStep, Rules
 
 FOLDER = Path(__file__).parent / "candidates"
 HONEST = FOLDER / "right" / "axpby__select.py"
@@ -158,9 +159,29 @@ def test_what_is_no_call_costs_nothing(opened, url: str) -> None:
         (RULES.model_copy(update={"budget": -1}), "budget -1: budgets and costs go from 0"),
         (RULES.model_copy(update={"budget": 10**30}), "go from 0 to 1,000,000,000"),
         (RULES.model_copy(update={"costs": {"check": -1}}), "check -1"),
+        (RULES.model_copy(update={"seconds": math.nan}), "a time of nan s: it goes from 0"),
+        (RULES.model_copy(update={"seconds": math.inf}), "a time of inf s"),
     ):
         with pytest.raises(UsageError, match=words):
             session.start("axpby", rules, store=url)
+
+
+def test_a_session_without_calls_takes_a_submission_only(url: str) -> None:
+    made = session.start("axpby", RULES.model_copy(update={"budget": 0}), store=url)
+    assert made.next.action == "submit"
+
+
+def test_another_session_begins_with_the_path_of_a_problem_that_is_ones_own(
+    tmp_path: Path, url: str
+) -> None:
+    from kernelproof.session_commands import command
+
+    own = tmp_path / "own_axpby.py"
+    own.write_text((FOLDER.parents[1] / "problems" / "axpby.py").read_text())
+    start = NextStep(action="start", why="")
+    for problem, named in ((str(own), str(own)), ("axpby", "axpby")):
+        state = session.start(problem, RULES, store=url).session
+        assert command()(start, state) == f"kernelproof session start {named}"
 
 
 def test_a_fault_of_ours_gives_the_call_back(opened, url: str, monkeypatch) -> None:

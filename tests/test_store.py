@@ -10,7 +10,7 @@ import pytest
 from test_types import record
 
 from kernelproof.errors import UsageError
-from kernelproof.store import Store, read_json, write_json
+from kernelproof.store import Store, json_text, read_json
 
 
 def numbered(i: int):
@@ -51,7 +51,7 @@ def test_a_store_that_cannot_be_opened_is_said() -> None:
 
 def test_json_goes_out_and_in(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
-    write_json([numbered(1), numbered(2)], path)
+    path.write_text(json_text([numbered(1), numbered(2)]))
     assert read_json(path) == [numbered(1), numbered(2)]
     path.write_text('{"a": 1}')
     with pytest.raises(UsageError, match="no kernelproof records"):

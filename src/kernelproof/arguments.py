@@ -7,6 +7,26 @@ from typing import Annotated
 
 import typer
 
+from kernelproof.bounds import MOST_SECONDS
+from kernelproof.errors import UsageError
+
+
+def _store(url: str | None) -> str | None:
+    """What no store can come of is told before the work, and without the database's libraries."""
+    if url is None:
+        return None
+    if "://" not in url:
+        raise UsageError(
+            f"--store {url!r} is no URL of a database: give one such as "
+            "sqlite:///records.sqlite or postgresql://user@host/name"
+        )
+    kind, _, path = url.partition(":///")
+    folder = Path(path.partition("?")[0]).absolute().parent
+    if kind == "sqlite" and path and not folder.is_dir():
+        raise UsageError(f"--store {url!r}: there is no folder {folder}")
+    return url
+
+
 ProblemArg = Annotated[
     str, typer.Argument(help="Path of a problem, or the name of one (see `kernelproof doctor`).")
 ]
@@ -55,9 +75,14 @@ TrainingOpt = Annotated[
         help="Modules in training mode: batch statistics, dropout drawn under the seed.",
     ),
 ]
-TimeoutOpt = Annotated[float, typer.Option(min=0.1, help="Seconds that a call may take.")]
+TimeoutOpt = Annotated[
+    float, typer.Option(min=0.1, max=MOST_SECONDS, help="Seconds that a call may take.")
+]
 StoreOpt = Annotated[
-    str | None, typer.Option(help="Record store (SQLAlchemy URL). Default: the data folder's.")
+    str | None,
+    typer.Option(
+        callback=_store, help="Record store (SQLAlchemy URL). Default: the data folder's."
+    ),
 ]
 SweepOpt = Annotated[
     str | None,
@@ -78,7 +103,9 @@ VsOpt = Annotated[
     ),
 ]
 RoundsOpt = Annotated[int, typer.Option(min=2, help="Interleaved rounds at most.")]
-SecondsOpt = Annotated[float, typer.Option(min=0.0, help="No new round after this time.")]
+SecondsOpt = Annotated[
+    float, typer.Option(min=0.0, max=MOST_SECONDS, help="No new round after this time.")
+]
 GpuOpt = Annotated[
     str | None,
     typer.Option(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from kernelproof.errors import UsageError
+from kernelproof.errors import UsageError, meant
 from kernelproof.problem import Reference
 from kernelproof.types import Case
 
@@ -59,7 +59,8 @@ def chosen(
     if unknown:
         place = "on a GPU" if cuda else "on a CPU"
         raise UsageError(
-            f"{reference.problem.name} has no baseline {unknown[0]!r} {place}; "
+            f"{reference.problem.name} has no baseline {unknown[0]!r} {place}"
+            f"{meant(unknown[0], known)}; "
             f"--baseline takes {', '.join(map(repr, known))}"
         )
     return [_made(name, own, products) for name in names]

@@ -6,11 +6,12 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from kernelproof import outfile
 from kernelproof.errors import UsageError
 from kernelproof.report import units
 from kernelproof.report.text import main_clock, main_series, ratio_to
 from kernelproof.report.verdicts import fewest_bits, worst_ratio
-from kernelproof.store import Store, read_json, write_json
+from kernelproof.store import Store, json_text, read_json
 from kernelproof.types import BoardRow, Compared, Comparison, Ratio, Record, Side
 
 
@@ -57,10 +58,7 @@ def export(
     found = [kept.get(one) for one in ids] if ids else kept.latest(None, problem)
     if not found:
         raise UsageError(f"{kept.url} has no such records; nothing was written")
-    try:
-        write_json(found, path)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+    outfile.write(path, json_text(found))
     return len(found)
 
 

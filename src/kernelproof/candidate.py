@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import re
 from collections.abc import Mapping
@@ -12,6 +13,8 @@ from kernelproof.types import Candidate
 
 _SOURCE_SUFFIXES = {".py", ".cu", ".cuh", ".cpp", ".cc", ".c", ".h", ".hpp", ".inc"}
 ENTRY_NAMES = ("candidate.py", "model_new.py", "solution.py", "__init__.py")
+
+_ALONE = "; a kernel alone goes to `kernelproof race` and `kernelproof inspect`"
 
 # First match wins, so the more telling marks stand first.
 _LANGUAGE_MARKS = (
@@ -32,7 +35,7 @@ def load(where: str | Path) -> Candidate:
         CandidateNotFound: nothing there, or a folder without such a module.
     """
     path = Path(where).expanduser()
-    if not path.exists():
+    if not str(where) or not path.exists():
         raise CandidateNotFound(
             f"no candidate {str(where)!r}: give a .py file with class ModelNew, "
             "or a folder that holds one"
@@ -45,12 +48,15 @@ def load(where: str | Path) -> Candidate:
         # Its text would be kept as a source, and shown to whoever asks.
         raise CandidateNotFound(
             f"{str(where)!r} is no Python file: give a .py file with class ModelNew, or a folder "
-            "that holds one"
+            f"that holds one{_ALONE if path.suffix in ('.cu', '.ptx') else ''}"
         )
     else:
         entry, name, sources = path, path.stem, _file_sources(path)
         folder = path.parent
-    contents = {str(source.relative_to(folder)): source.read_bytes() for source in sources}
+    try:
+        contents = {str(source.relative_to(folder)): source.read_bytes() for source in sources}
+    except OSError as error:
+        raise CandidateNotFound(f"cannot read {error.filename}: {error.strerror}") from error
     return Candidate(
         name=name,
         path=str(entry),
@@ -101,13 +107,14 @@ def _folder_sources(folder: Path) -> list[Path]:
     return sorted(
         path
         for path in folder.rglob("*")
-        if path.suffix in _SOURCE_SUFFIXES and "__pycache__" not in path.parts
+        if path.suffix in _SOURCE_SUFFIXES and "__pycache__" not in path.parts and path.is_file()
     )
 
 
 def _file_sources(path: Path) -> list[Path]:
     """The file, and the sources beside it that it, or a source that it names, mentions."""
-    beside = {p.name: p for p in path.parent.iterdir() if p.suffix in _SOURCE_SUFFIXES}
+    folder = path.parent
+    beside = {p.name: p for p in folder.iterdir() if p.suffix in _SOURCE_SUFFIXES and p.is_file()}
     found = {path}
     queue = [path]
     while queue:
@@ -127,5 +134,17 @@ def _language(entry: Path, sources: list[Path]) -> str:
         if re.search(mark, text, re.MULTILINE):
             if language == "cpp-stable" and any(p.suffix == ".cu" for p in sources):
                 return "cuda-stable"
+            if language == "cpp-inline" and _gives_cuda_in_place(text):
+                return "cuda-inline"
             return language
     return "pytorch"
+
+
+def _gives_cuda_in_place(text: str) -> bool:
+    """Whether a call of `load_inline(name, cpp_sources, cuda_sources)` does not name its third."""
+    try:
+        calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+    except (SyntaxError, ValueError):
+        return False
+    third = [c.args[2] for c in calls if len(c.args) > 2 and "load_inline" in ast.unparse(c.func)]
+    return any(ast.unparse(given) not in ("None", "''", "[]") for given in third)

@@ -179,7 +179,7 @@ def demo(
 ) -> None:
     """Prove the shipped operators on whatever this machine has, and write a report."""
     from kernelproof.demo import run
-    from kernelproof.report import render, summary
+    from kernelproof.report import render
 
     outfile.check(output)
     if ladder is not None:
@@ -191,7 +191,7 @@ def demo(
     if json_:
         print_json({"records": [_as_json(r) for r in records], "report": str(output)})
     else:
-        print(summary(records))
+        print(commands.summary(records))
         print(f"\nreport: {output}")
     raise typer.Exit(lost or (0 if all(r.status == "pass" for r in records) else 1))
 
@@ -220,7 +220,7 @@ def report(
     store: StoreOpt = None,
 ) -> None:
     """Write records as one self-contained HTML file, and print their table."""
-    from kernelproof.report import render, summary
+    from kernelproof.report import render
     from kernelproof.store import Store, read_json
 
     outfile.check(output)
@@ -244,7 +244,7 @@ def report(
     if json_:
         print_json({"records": [_as_json(r) for r in found], "report": str(output)})
     else:
-        print(summary(found))
+        print(commands.summary(found))
         print(f"\nreport: {output}")
 
 
@@ -319,7 +319,7 @@ def _climb(
 ) -> NoReturn:
     """Exit code 0 where every rung gets the status that it must."""
     from kernelproof import ladder
-    from kernelproof.report import render, summary
+    from kernelproof.report import render
     from kernelproof.worker.client import start_server
 
     start_server()
@@ -333,7 +333,7 @@ def _climb(
         both = [{"rung": g.name, "expected": g.expect, **_as_json(r)} for g, r in found]
         print_json({"records": both, "unexpected": unexpected, "report": str(output)})
     else:
-        print(summary(records))
+        print(commands.summary(records))
         passing = sum(record.status == "pass" for record in records)
         print(f"\n{len(found)} designs, {passing} pass; {len(unexpected)} not as they must")
         print("\n".join([*unexpected, f"report: {output}"]))
@@ -369,19 +369,18 @@ def _finish(record: Record, json_: bool, store: str | None, repro: Path | None =
         print_json(_as_json(record))
     else:
         print(detail(record))
-        if record.reproducer:
+        # What does not compile, or not here, has nothing to show.
+        if record.reproducer and (repro or record.status not in ("compile_error", "unsupported")):
             shown = f"python {repro}" if repro else "the same with --repro FILE writes a script"
             print(f"show it  {shown} (plain PyTorch, exits with 1 until the candidate is right)")
     raise typer.Exit(lost or (0 if record.status == "pass" else 1))
 
 
 def _finish_all(records: Sequence[Record], faults: int, json_: bool, lost: int) -> None:
-    from kernelproof.report import summary
-
     if json_:
         print_json({"records": [_as_json(record) for record in records], "faults": faults})
     else:
-        print(summary(records))
+        print(commands.summary(records))
         for r in records:
             if r.status != "pass":
                 print(f"\n{r.candidate.name}: {r.status}: {r.verdict.message}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -38,7 +39,10 @@ from kernelproof.errors import UsageError
 from kernelproof.progress import Shown
 
 if TYPE_CHECKING:
-    from kernelproof.types import Level
+    from kernelproof.types import Level, Record
+
+# Columns of a table that goes into a file or to a program.
+_NO_TERMINAL = 160
 
 
 def floors(
@@ -189,6 +193,15 @@ def only_json(wanted: bool) -> Iterator[None]:
             yield
     finally:
         _json_to = before
+
+
+def summary(records: Sequence[Record]) -> str:
+    """One row a record, as wide as the terminal; a file or a program is given names in full."""
+    from kernelproof import report
+    from kernelproof.report import units
+
+    columns = shutil.get_terminal_size((_NO_TERMINAL, 24)).columns
+    return report.summary(records, max(columns, units.WIDTH))
 
 
 def print_json(value: Any) -> None:

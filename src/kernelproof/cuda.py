@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -278,11 +279,24 @@ def run_nvrtc(
         if log is not None:
             log.append(text)
     if failed:
-        raise CompileError(f"{Path(file).name} does not compile (NVRTC, {options[0]})", text)
+        why = _missing_kernel(source, text) or "does not compile"
+        raise CompileError(f"{Path(file).name} {why} (NVRTC, {options[0]})", text)
     mangled = [call(nvrtc.nvrtcGetLoweredName(program, name.encode())).decode() for name in names]
     code = b" " * call(getattr(nvrtc, f"nvrtcGet{output}Size")(program))
     call(getattr(nvrtc, f"nvrtcGet{output}")(program, code))
     return code, mangled
+
+
+def _missing_kernel(source: str, said: str) -> str:
+    """Words where a kernel was asked for that ``source`` does not have, of which the compiler's log
+    speaks as of an identifier in a file of its own; else empty."""
+    errors = [line for line in said.splitlines() if "): error:" in line]
+    asked = re.search(r'identifier "([^"]+)" is undefined', errors[0]) if errors else None
+    if asked is None or not all(line.startswith("__nv_name_map") for line in errors):
+        return ""
+    plain = re.sub(r"__launch_bounds__\s*\([^)]*\)", "", source)
+    known = sorted(set(re.findall(r"__global__[^(;{}]*?(\w+)\s*\(", plain)))
+    return f"has no kernel {asked[1]!r}; it has {', '.join(known) or 'none'}"
 
 
 @functools.lru_cache(maxsize=1)

@@ -16,7 +16,21 @@ A message names the value received, what is accepted, and, where there is one, t
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from typing import Any
+
+
+def meant(given: str, known: Iterable[str]) -> str:
+    """`` (did you mean 'x'?)`` where one of ``known`` is close to ``given``, else empty."""
+    close = difflib.get_close_matches(given, list(known), 1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def no_case(given: str, names: Iterable[str]) -> str:
+    """What a problem that has the cases ``names`` lacks, and what it has."""
+    known = list(names)
+    return f"has no case {given!r}{meant(given, known)}; it has {', '.join(known)}"
 
 
 class KernelproofError(Exception):

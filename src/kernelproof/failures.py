@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kernelproof.errors import KernelproofError, UsageError
+from kernelproof.errors import CandidateError, KernelproofError, UsageError
 
 
 def told(error: Exception, given: Sequence[str] = ()) -> dict[str, Any]:
@@ -30,6 +30,8 @@ def told(error: Exception, given: Sequence[str] = ()) -> dict[str, Any]:
         error = UsageError(words)
     if not isinstance(error, KernelproofError):
         return _internal(error)
+    if isinstance(error, CandidateError) and error.detail and "--json" not in given:
+        print(error.detail, file=sys.stderr)
     print(f"kernelproof: {error}", file=sys.stderr)
     return error.as_dict()
 

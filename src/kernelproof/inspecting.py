@@ -10,7 +10,6 @@ import base64
 import dataclasses
 import json
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from kernelproof import problem as problems
 from kernelproof import watching
 from kernelproof.ahead import Ahead
 from kernelproof.emulate import spec
-from kernelproof.errors import CandidateCrash, CandidateError, UnsupportedError, UsageError
+from kernelproof.errors import CandidateCrash, UnsupportedError, UsageError, no_case
 from kernelproof.inspect import assemble, cubin, devices, limits
 from kernelproof.inspect import compile as compiling
 from kernelproof.inspect.facts import Call, Measured, said
@@ -59,14 +58,8 @@ class Wish:
 
 
 def told(where: str, wish: Wish, as_json: bool) -> str:
-    """`inspect` for the command line: text, or one JSON object. An error is raised once the
-    compiler's own lines are on stderr, where its JSON will not have them."""
-    try:
-        found = inspect(where, wish)
-    except CandidateError as error:
-        if error.detail and not as_json:
-            print(error.detail, file=sys.stderr)
-        raise
+    """`inspect` for the command line: text, or one JSON object."""
+    found = inspect(where, wish)
     if not as_json:
         return render(found)
     return json.dumps({"status": "pass", **json.loads(found.model_dump_json())}, indent=1)
@@ -285,9 +278,7 @@ def _case(reference: problems.Reference | None, name: str | None) -> Case | None
         return None
     cases = {case.name: case for case in reference.problem.cases}
     if name is not None and name not in cases:
-        raise UsageError(
-            f"{reference.problem.name} has no case {name!r}; it has {', '.join(cases)}"
-        )
+        raise UsageError(f"{reference.problem.name} {no_case(name, cases)}")
     return cases[name] if name is not None else reference.problem.cases[0]
 
 

@@ -49,24 +49,29 @@ def check(
     Raises:
         CandidateCrash: it asks for more than a block can have.
     """
-    threads = math.prod(block)
-    words = ""
-    if any(not 0 < n < most for n, most in zip(grid, _GRID, strict=False)):
-        words = f"a grid of {grid} blocks; it may have 1 to 2^31 - 1, 65,535 and 65,535"
-    elif not 0 < threads <= MOST_THREADS or block[2:] > (64,):
-        words = f"a block of {threads:,} threads; it may have 1 to {MOST_THREADS:,}, 64 along z"
-    elif static + shared > SHARED_AT_MOST:
+    words = refused_sizes(grid, block)
+    if not words and static + shared > SHARED_AT_MOST:
         words = (
             f"{asked(shared, static)}; no GPU grants more than {SHARED_AT_MOST:,}, also by opting "
             "in"
         )
-    elif shared > without_opt_in(static) and not opt_in:
+    elif not words and shared > without_opt_in(static) and not opt_in:
         words = (
             f"{asked(shared, static)}; without opting in it gets at most "
             f"{SHARED_WITHOUT_OPT_IN:,}: {_REMEDY}"
         )
     if words:
         refuse(name, words)
+
+
+def refused_sizes(grid: tuple[int, ...], block: tuple[int, ...]) -> str:
+    """Why no GPU takes a launch of these blocks and threads along each axis; empty if one does."""
+    threads = math.prod(block)
+    if any(not 0 < n < most for n, most in zip(grid, _GRID, strict=False)):
+        return f"a grid of {grid} blocks; it may have 1 to 2^31 - 1, 65,535 and 65,535"
+    if not 0 < threads <= MOST_THREADS or block[2:] > (64,):
+        return f"a block of {threads:,} threads; it may have 1 to {MOST_THREADS:,}, 64 along z"
+    return ""
 
 
 def without_opt_in(static: int) -> int:

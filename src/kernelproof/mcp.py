@@ -6,6 +6,7 @@ the function returned. Calls are carried out one after the other; a long one rep
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -249,7 +250,8 @@ def serve(made: MCPServer[Any], transport: str, host: str, port: int) -> None:
     """Run ``made`` until the client goes (stdio) or for good (HTTP).
 
     Raises:
-        UsageError: HTTP on another address than loopback: whoever reaches it runs code here.
+        UsageError: HTTP on another address than loopback: whoever reaches it runs code here; a
+            port that is taken.
     """
     if transport == "stdio":
         made.run("stdio")
@@ -260,6 +262,14 @@ def serve(made: MCPServer[Any], transport: str, host: str, port: int) -> None:
             f"on {LOOPBACK[0]} only; from elsewhere use a tunnel, such as "
             f"`ssh -L {port}:{LOOPBACK[0]}:{port} MACHINE`"
         )
+    try:
+        # The server would tell it in words of its own, and end as if it were a fault of ours.
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        raise UsageError(
+            f"cannot listen on {host}, port {port}: {error.strerror}; give another --port"
+        ) from error
     made.run("streamable-http", host=host, port=port)
 
 

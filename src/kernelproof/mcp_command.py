@@ -35,7 +35,7 @@ def mcp(
     ] = None,
     transport: Annotated[str, typer.Option(help="stdio or http (streamable HTTP).")] = "stdio",
     host: Annotated[str, typer.Option(help="Of http: an address of loopback.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Of http; the path is /mcp.")] = 8000,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Of http; the path is /mcp.")] = 8000,
     budget: BudgetOpt = 50,
     time: TimeOpt = None,
     cost: CostOpt = None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import get_args
 
+from kernelproof.bounds import MOST_SECONDS
 from kernelproof.errors import UsageError
 from kernelproof.types import Level
 
@@ -63,5 +64,8 @@ class Options:
             value = getattr(self, name)
             if value is not None and not value >= low:
                 raise UsageError(f"{name}={value!r}: at least {low} is accepted")
+        for name in ("seconds", "build_timeout", "call_timeout", "compile_timeout"):
+            if not getattr(self, name) <= MOST_SECONDS:
+                raise UsageError(f"{name}={getattr(self, name)!r}: at most {MOST_SECONDS:,.0f}")
         if self.level not in get_args(Level):
             raise UsageError(f"level={self.level!r}: there are {', '.join(get_args(Level))}")

@@ -20,7 +20,7 @@ from kernelproof import candidate as candidates
 from kernelproof import problem as problems
 from kernelproof.ahead import Ahead, has_driver, many_processors
 from kernelproof.candidate import find as find_candidate
-from kernelproof.errors import CandidateError, UsageError
+from kernelproof.errors import CandidateError, UsageError, no_case
 from kernelproof.importing import uncollected
 from kernelproof.options import Options as Options
 from kernelproof.spare import spare_memory
@@ -376,7 +376,5 @@ def _timed_case(reference: problems.Reference, options: Options) -> Case:
     cases = {case.name: case for case in reference.problem.cases}
     name = options.cases[0] if options.cases else next(iter(cases))
     if name not in cases:
-        raise UsageError(
-            f"{reference.problem.name} has no case ['{name}']; it has {', '.join(cases)}"
-        )
+        raise UsageError(f"{reference.problem.name} {no_case(name, cases)}")
     return cases[name]

@@ -35,7 +35,7 @@ from types import ModuleType
 from typing import Any
 
 from kernelproof import resize
-from kernelproof.errors import ProblemError
+from kernelproof.errors import ProblemError, meant
 from kernelproof.importing import import_file
 from kernelproof.resize import Size
 from kernelproof.seeding import seed_all
@@ -252,7 +252,8 @@ def find(where: str | Path) -> Path:
     if str(where) in known:
         return known[str(where)]
     raise ProblemError(
-        f"no problem {str(where)!r}: neither a file nor one of {', '.join(sorted(known))}"
+        f"no problem {str(where)!r}{meant(str(where), known)}: neither a file nor one of "
+        f"{', '.join(sorted(known))}"
     )
 
 

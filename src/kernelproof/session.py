@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any
 from kernelproof import attempts, given, holder, session_folder, sources
 from kernelproof import candidate as candidates
 from kernelproof import problem as problems
-from kernelproof.errors import UsageError
+from kernelproof.bounds import MOST_SECONDS
+from kernelproof.errors import UsageError, no_case
 from kernelproof.store import Sessions, Store
 from kernelproof.store.sessions import SUBMIT, aware, now
 from kernelproof.types import (
@@ -74,12 +75,14 @@ def start(
     for name, count in {"budget": rules.budget, **rules.costs}.items():
         if not 0 <= count <= _MOST_CALLS:
             raise UsageError(f"{name} {count}: budgets and costs go from 0 to {_MOST_CALLS:,}")
+    if rules.seconds is not None and not 0 <= rules.seconds <= MOST_SECONDS:
+        raise UsageError(f"a time of {rules.seconds} s: it goes from 0 to {MOST_SECONDS:,.0f}")
     path = problems.find(problem).resolve()
     if rules.cases or rules.sizes or rules.shrink_to is not None:
         found = problems.load(path, dict(rules.sizes), rules.shrink_to).problem
         names = [case.name for case in found.cases]
         if wrong := [name for name in rules.cases if name not in names]:
-            raise UsageError(f"{found.name} has no case {wrong}; it has {', '.join(names)}")
+            raise UsageError(f"{found.name} {no_case(wrong[0], names)}")
     # Without rules about its inside it is not run: that would import torch first.
     name = problems.name_of(path)
     known = problems.known_problems().get(name)
@@ -99,6 +102,8 @@ def start(
         session_folder.note(folder, identity)
     made = _load(kept, identity)
     step = NextStep(action="check", why=f"{rules.budget} calls: begin with what you have")
+    if not rules.budget:
+        step = NextStep(action="submit", why="no calls: all that is taken is a submission")
     return Started(session=made.state, rules=rules, next=step)
 
 
@@ -288,9 +293,9 @@ def _load(kept: Sessions, session: str) -> _Session:
         left = max(0.0, (aware(row.ends) - now()).total_seconds())
     running = sum(call.state == "running" for call in kept.calls(row.id))
     state = SessionState(
-        id=row.id, problem=row.problem, created=aware(row.created), state=row.state,
-        budget=row.budget, used=row.used, left=row.budget - row.used, seconds_left=left,
-        calls=row.calls, running=running,
+        id=row.id, problem=row.problem, path=str(body["path"]), created=aware(row.created),
+        state=row.state, budget=row.budget, used=row.used, left=row.budget - row.used,
+        seconds_left=left, calls=row.calls, running=running,
     )  # fmt: skip
     return _Session(state, Rules.model_validate(body["rules"]), str(body["path"]))
 

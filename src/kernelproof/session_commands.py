@@ -28,6 +28,7 @@ from kernelproof.arguments import (
     StoreOpt,
     TimeoutOpt,
 )
+from kernelproof.bounds import MOST_SECONDS
 from kernelproof.commands import as_json, print_json, print_json_text, sizes_of
 from kernelproof.errors import UsageError
 from kernelproof.progress import Shown
@@ -49,7 +50,10 @@ ShortOpt = Annotated[
 SessionArg = Annotated[str, typer.Argument(help="The session's id, how it begins, or its folder.")]
 BudgetOpt = Annotated[int, typer.Option(min=0, help="Calls in all.")]
 TimeOpt = Annotated[
-    float | None, typer.Option(help="Seconds, after which only a submission is taken.")
+    float | None,
+    typer.Option(
+        min=0.0, max=MOST_SECONDS, help="Seconds, after which only a submission is taken."
+    ),
 ]
 CostOpt = Annotated[
     list[str] | None,
@@ -83,7 +87,10 @@ def start(
     timeout: TimeoutOpt = 60.0,
     judge: JudgeOpt = True,
     judge_idle: Annotated[
-        float, typer.Option(min=1.0, help="Seconds without a call, after which the judge ends.")
+        float,
+        typer.Option(
+            min=1.0, max=MOST_SECONDS, help="Seconds without a call, after which the judge ends."
+        ),
     ] = place.IDLE,
     folder: Annotated[
         Path | None,
@@ -228,7 +235,7 @@ def command(session: str | Path = "") -> Words:
         folder = bool(session) and session_folder.is_one(session)
         name = shell_path(str(session)) if folder else state.id
         if step.action == "start":
-            return f"kernelproof session start {state.problem}"
+            return f"kernelproof session start {shell_path(state.path or state.problem)}"
         if step.action == "log":
             return f"kernelproof session log {name}"
         verb = step.then if step.action == "edit" else step.action

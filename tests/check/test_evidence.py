@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from kernelproof.check import evidence
-from kernelproof.types import LibraryUse, Verdict
+from kernelproof.check.guards import Guards
+from kernelproof.types import LibraryUse, Run, Verdict
 
 QUIET = {"patched": [], "seen": [], "opened": [], "threads": 0, "settings": []}
 PASSED = Verdict(status="pass", proof=True, compat=True, evidence="cpu", device="cpu", limit=12.0)
@@ -41,3 +42,13 @@ def test_who_claims_own_kernels_is_named_for_a_librarys() -> None:
     little = use.model_copy(update={"share": 0.05})
     assert evidence.library_check(little, forbidden=True).outcome == "pass"
     assert evidence.library_use({"seconds": 0.0, "library": 0.0, "names": []}, "cpp-c") is None
+
+
+def test_the_check_of_emulated_memory_tells_its_findings_and_not_the_values() -> None:
+    guards = Guards("cpu")
+    run = Run(case="odd", seed=1, status="wrong", message="case odd: y[0] is nan")
+    seen = {"errors": ["k.cu:3: race"], "notes": [], "launches": 1}
+    found = guards.emulated("odd", run, seen)
+    check = guards.checks["races, bounds and initialisation (emulated)"]
+    assert check.message == "case odd: k.cu:3: race"
+    assert found.message == "case odd: y[0] is nan; k.cu:3: race"

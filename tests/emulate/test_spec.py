@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kernelproof.emulate import spec
-from kernelproof.errors import UsageError
+from kernelproof.emulate import commands, spec
+from kernelproof.errors import CompileError, UsageError
 
 SCALE = """// launch: scale<<<2, 32>>>(f32[50], out f32[50], 50)
 extern "C" __global__ void scale(const float* x, float* y, int n) {
@@ -40,6 +40,8 @@ def test_arguments() -> None:
         ("f<<<1, 32>>>(f8[3])", "no dtype 'f8'"),
         ("f<<<1, 32>>>(f32[n])", "sizes are whole numbers"),
         ("f<<<1, 32>>>(f32[3] = some)", "filled with a number"),
+        ("f<<<1, 32>>>(f32[-1])", "sizes of 0 or more"),
+        ("f<<<1, 32>>>(f32[99999999999999])", "elements at the most"),
     ],
 )
 def test_bad_text_is_refused(text: str, words: str) -> None:
@@ -65,3 +67,47 @@ def test_race_without_a_launch_says_how_to_give_one(run_cli, tmp_path: Path) -> 
     done = run_cli("race", str(path))
     assert done.returncode == 2
     assert "names no launch" in done.stderr and "--launch" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("launch", "words"),
+    [
+        ("scale<<<2, 32>>>(f32[50], out f32[50])", "takes 3 arguments, 2 given; .* x, y, n"),
+        ("scale<<<0, 32>>>(f32[50], out f32[50], 50)", "grid 0"),
+        ("scale<<<1, 2048>>>(f32[50], out f32[50], 50)", "a block of 2,048 threads"),
+        ("scale<<<1, 32, 999999>>>(f32[50], out f32[50], 50)", "no GPU grants more"),
+        ("scale<<<1, 32>>>(f32[50], out f32[50], f32[1])", "4 bytes was given a buffer"),
+    ],
+)
+def test_a_launch_that_does_not_fit_the_kernel_is_refused(
+    tmp_path: Path, launch: str, words: str
+) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC compiles the kernel")
+    path = tmp_path / "scale.cu"
+    path.write_text(SCALE.replace("BELOW", "<"))
+    with pytest.raises(UsageError, match=words):
+        commands.race(path, [launch])
+
+
+def test_a_kernel_that_is_not_there_is_told_by_name(tmp_path: Path) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC compiles the kernel")
+    path = tmp_path / "scale.cu"
+    path.write_text(SCALE.replace("BELOW", "<"))
+    with pytest.raises(CompileError, match=r"scale\.cu has no kernel 'scaled'; it has scale"):
+        commands.race(path, ["scaled<<<1, 32>>>(f32[50], out f32[50], 50)"])
+
+
+def test_race_shows_what_the_compiler_says(run_cli, tmp_path: Path) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC compiles the kernel")
+    path = tmp_path / "scale.cu"
+    path.write_text(SCALE.replace("BELOW", "<").replace("y[i] =", "y[i] 3"))
+    done = run_cli("race", str(path))
+    assert done.returncode == 1
+    assert "scale.cu(4): error" in done.stderr and "does not compile" in done.stderr
+
+
+def test_race_of_a_candidate_says_what_judges_one(run_cli, tmp_path: Path) -> None:
+    path = tmp_path / "candidate.py"
+    path.write_text("")
+    done = run_cli("race", str(path))
+    assert done.returncode == 2 and "kernelproof check PROBLEM CANDIDATE" in done.stderr

@@ -18,6 +18,7 @@ import pytest
 from kernelproof.report import detail, render, summary, text, units, verdicts
 from kernelproof.types import (
     Build,
+    Call,
     Candidate,
     Case,
     Check,
@@ -31,6 +32,7 @@ from kernelproof.types import (
     Run,
     Series,
     Timing,
+    Variant,
     Verdict,
 )
 
@@ -485,6 +487,32 @@ def test_next_step() -> None:
     untimed = passing().model_copy(update={"timing": None})
     files = "problems/attention.py candidates/attention/02_tiled"
     assert text.next_command(untimed) == f"kernelproof bench {files}"
+
+
+def test_the_next_step_has_the_options_of_the_problem_that_was_judged() -> None:
+    files = "problems/attention.py candidates/attention/02_tiled"
+    one = passing().model_copy(update={"timing": None})
+    sized = one.problem.model_copy(update={"sizes": {"N": 8, "M": 3}, "training": True})
+    one = one.model_copy(update={"problem": sized})
+    assert text.next_command(one) == f"kernelproof bench {files} --size N=8 --size M=3 --training"
+
+
+def test_the_next_step_names_a_case_and_not_its_layout() -> None:
+    one, gap = wrong(), Variant(layout="gap")
+    bad = next(run for run in one.verdict.runs if run.status == "wrong")
+    there = one.verdict.model_copy(update={"runs": (bad.model_copy(update={"variant": gap}),)})
+    failed = one.model_copy(update={"verdict": there})
+    assert " --case edge --seed" in text.next_command(failed)
+    # Where the call gave no run because it broke.
+    broken = there.model_copy(
+        update={"runs": (), "status": "crash", "failing": Call(case="edge", seed=1, variant=gap)}
+    )
+    assert " --case edge --seed" in text.next_command(failed.model_copy(update={"verdict": broken}))
+
+
+def test_no_seed_has_to_do_with_what_does_not_compile() -> None:
+    assert "--seed" not in text.next_command(compile_error())
+    assert "--seed" in text.next_command(wrong())
 
 
 def test_a_cpu_has_one_time_column() -> None:

@@ -119,6 +119,7 @@ def _shown(run: str, store: str, folder: Path) -> None:
 def test_a_run_that_cannot_be_says_why(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path / 's.sqlite'}"
     problems, candidates = thirty.write(tmp_path)
+    published = Path(__file__).parent / "formats" / "kernelbench"
     for words, problem in (
         ("no suite", lambda: runs.start(tmp_path / "none", candidates, store=store)),
         ("needs a folder of candidates", lambda: runs.start(problems, store=store)),
@@ -131,6 +132,7 @@ def test_a_run_that_cannot_be_says_why(tmp_path: Path) -> None:
             "goes with --workers ray",
             lambda: runs.start(problems, candidates, means=runs.Means(address="ray://x")),
         ),
+        ("none of 5 problems has a candidate:", lambda: runs.start(published, store=store)),
         ("no GPU '7'", lambda: runs.start(problems, candidates, means=runs.Means(gpus="7"))),
         (
             "times are taken one at a time",

@@ -316,7 +316,12 @@ def test_few_large_outputs_are_kept(gpu: Log, monkeypatch) -> None:
 def test_new_contents_are_timed_as_the_same_ones_are_after_them(gpu: Log, monkeypatch) -> None:
     monkeypatch.setattr(unseen, "_spin", lambda cycles: gpu.append("spin"))
     monkeypatch.setattr(unseen, "reset_persisting_l2", lambda: gpu.append("reset"))
-    monkeypatch.setattr(unseen, "copied", lambda t: gpu.append("copy") or t.clone())
+
+    def copied(value):
+        gpu.extend(["copy"] if isinstance(value, torch.Tensor) else [])
+        return copying.copied(value)
+
+    monkeypatch.setattr(unseen, "copied", copied)
     one = on_fake_gpu(gpu, 1, 2)
     one.flushed = torch.empty(1 << 20, dtype=torch.uint8)
     answer = unseen.look(one, "unseen", sets(3, 4))

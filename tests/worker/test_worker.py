@@ -108,9 +108,14 @@ def test_an_exception_names_the_users_line(tmp_path: Path) -> None:
 def test_a_signal_and_an_exit_are_told_apart(tmp_path: Path) -> None:
     for kind, words in (("segv", "SIGSEGV"), ("exit", "exit status 0")):
         worker = loaded(tmp_path, kind)
-        with pytest.raises(CandidateCrash, match=words):
+        with pytest.raises(CandidateCrash, match=words) as caught:
             call(worker, torch.zeros(2))
         assert not worker.alive and gone(worker.pid)
+        if kind == "segv":
+            # The line of the candidate's that died, and no frame of the judge's.
+            assert 'candidate.py", line' in caught.value.detail
+            assert "kernelproof/worker" not in caught.value.detail
+            assert "Extension modules" not in caught.value.detail
 
 
 def test_a_hang_is_killed(tmp_path: Path) -> None:
@@ -125,6 +130,16 @@ def test_no_model_new_and_a_syntax_error(tmp_path: Path) -> None:
         loaded(tmp_path, source="class Other: pass")
     with pytest.raises(CompileError, match=r"candidate.py:2: "):
         loaded(tmp_path, source="x = 1\ndef f(:\n")
+
+
+def test_what_triton_does_not_compile_is_told_as_such() -> None:
+    from kernelproof.worker.describing import described
+
+    kind = type("CompilationError", (Exception,), {"__module__": "triton.compiler.errors"})
+    told = described(kind("at 2:4:\ndef f(x):\n    ^\nNameError('y')"), "mine.py")
+    assert told["status"] == "compile_error"
+    assert told["error"] == "mine.py: Triton does not compile it: NameError('y')"
+    assert "at 2:4:" in told["detail"]
 
 
 def test_closing_leaves_no_process(tmp_path: Path) -> None:

@@ -21,13 +21,17 @@ _PART = 1 << 26
 
 
 def compare(
-    name: str, got: Any, expected: Expected, atol: float | None, rtol: float | None
-) -> OutputVerdict:
-    """Judge ``got``, an output leaf of the candidate, against ``expected``."""
+    name: str, got: Any, expected: Expected, atol: float | None, rtol: float | None,
+    explained: bool = True,
+) -> OutputVerdict:  # fmt: skip
+    """Judge ``got``, an output leaf of the candidate, against ``expected``. ``explained``: with the
+    pattern of what is wrong, which takes longer to find than the rest."""
     value = expected.value
     if isinstance(value, torch.Tensor) and value.numel() > _PART and value.dim() > 1:
         form = _form_problem(name, got, value)
-        return _failed(name, value, form) if form else _by_parts(name, got, expected, atol, rtol)
+        if form:
+            return _failed(name, value, form)
+        return _by_parts(name, got, expected, atol, rtol, explained)
     if not isinstance(value, torch.Tensor):
         return _compare_plain(name, got, value)
     form = _form_problem(name, got, value)
@@ -43,21 +47,22 @@ def compare(
             None if expected.serial is None else torch.view_as_real(expected.serial),
             rounding=expected.rounding,
         )
-        return compare(name, torch.view_as_real(got), real, atol, rtol)
+        return compare(name, torch.view_as_real(got), real, atol, rtol, explained)
     if not value.is_floating_point():
-        return _compare_exact(name, got, expected)
-    return _compare_floating(name, got, expected, atol, rtol)
+        return _compare_exact(name, got, expected, explained)
+    return _compare_floating(name, got, expected, atol, rtol, explained)
 
 
 def _by_parts(
-    name: str, got: torch.Tensor, expected: Expected, atol: float | None, rtol: float | None
-) -> OutputVerdict:
+    name: str, got: torch.Tensor, expected: Expected, atol: float | None, rtol: float | None,
+    explained: bool,
+) -> OutputVerdict:  # fmt: skip
     """The worst part of a large output, its indices and counts in terms of the whole."""
     shape = expected.value.shape
     rows, width = math.prod(shape[:-1]), shape[-1]
     step = max(1, _PART // max(1, width))
     parts = [
-        (begin, compare(name, mine, part, atol, rtol))
+        (begin, compare(name, mine, part, atol, rtol, explained))
         for begin, mine, part in rows_of(got, expected, step)
     ]
     begin, worst = max(parts, key=lambda p: (not p[1].passed, p[1].ratio_rows, p[1].ratio_all))
@@ -114,7 +119,9 @@ def _compare_plain(name: str, got: Any, value: Any) -> OutputVerdict:
     )
 
 
-def _compare_exact(name: str, got: torch.Tensor, expected: Expected) -> OutputVerdict:
+def _compare_exact(
+    name: str, got: torch.Tensor, expected: Expected, explained: bool
+) -> OutputVerdict:
     """Integers and booleans: each element equals the reference's or the oracle's (they differ where
     rounding decides, as in an argmax between near ties), or is such a tie itself."""
     value, truth = expected.value, expected.truth.to(expected.value.dtype)
@@ -126,7 +133,7 @@ def _compare_exact(name: str, got: torch.Tensor, expected: Expected) -> OutputVe
     if not wrong:
         return base.model_copy(update={"passed": True, "compat": bool((got == value).all())})
     index = _unravel(int(off.flatten().to(torch.uint8).argmax()), value.shape)
-    words = pattern(got.to(torch.float64), value.to(torch.float64), off)
+    words = pattern(got.to(torch.float64), value.to(torch.float64), off) if explained else ""
     return base.model_copy(
         update={
             "wrong": wrong,
@@ -141,8 +148,9 @@ def _compare_exact(name: str, got: torch.Tensor, expected: Expected) -> OutputVe
 
 
 def _compare_floating(
-    name: str, got: torch.Tensor, expected: Expected, atol: float | None, rtol: float | None
-) -> OutputVerdict:
+    name: str, got: torch.Tensor, expected: Expected, atol: float | None, rtol: float | None,
+    explained: bool,
+) -> OutputVerdict:  # fmt: skip
     value, dtype = expected.value, expected.value.dtype
     base = _failed(name, value, "")
     if value.numel() == 0:
@@ -170,13 +178,13 @@ def _compare_floating(
         index = _unravel(flat, value.shape)
         fields = {"worst_index": index, "worst_got": here, "worst_expected": true}
         return verdict.model_copy(update=fields)
-    update = _worst(name, Wide.of(got, expected), excess)
+    update = _worst(name, Wide.of(got, expected), excess, explained)
     if words := lower_precision(mine.rms, expected.levels or {}):
         update["message"] += f". {words}"
     return verdict.model_copy(update=update)
 
 
-def _worst(name: str, wide: Wide, excess: budget.Excess) -> dict[str, Any]:
+def _worst(name: str, wide: Wide, excess: budget.Excess, explained: bool) -> dict[str, Any]:
     """Fields that name the worst element of an output that fails, and say what it looks like."""
     got, truth, error = wide.got, wide.truth, wide.error()
     if bool(wide.stray.any()) or truth.dim() == 0:
@@ -190,7 +198,7 @@ def _worst(name: str, wide: Wide, excess: budget.Excess) -> dict[str, Any]:
     index = _unravel(flat, truth.shape)
     scale = float(truth[torch.isfinite(truth)].abs().mean())
     wrong = error > 1e-3 * scale + 1e-3 * truth.abs()
-    words = pattern(got, truth, wrong)
+    words = pattern(got, truth, wrong) if explained else ""
     ratio = (
         f"{max(excess.rows, excess.all):.3g} times" if excess.rows == excess.rows else "NaN times"
     )

@@ -18,7 +18,7 @@ from kernelproof.check.pooling import Pool
 from kernelproof.check.reference import ReferenceModel, guarded
 from kernelproof.check.ties import off_by_integers, with_ties
 from kernelproof.check.values import flatten, to_device
-from kernelproof.errors import CandidateError, ProblemError
+from kernelproof.errors import CandidateError, ProblemError, no_case
 from kernelproof.spare import spare_memory
 from kernelproof.timeline import span
 from kernelproof.types import Call, Case, Check, Progress, Run
@@ -57,8 +57,8 @@ class Course(Matrix):
         problem = self.reference.problem
         unknown = set(self.plan.cases) - {case.name for case in problem.cases}
         if unknown:
-            names = ", ".join(case.name for case in problem.cases)
-            raise ProblemError(f"{problem.name} has no case {sorted(unknown)}; it has {names}")
+            names = [case.name for case in problem.cases]
+            raise ProblemError(f"{problem.name} {no_case(min(unknown), names)}")
         chosen = [c for c in problem.cases if not self.plan.cases or c.name in self.plan.cases]
         for number, case in enumerate(chosen):
             seeds = self.plan.seeds if number == 0 else self.plan.seeds[: self.plan.other_seeds]

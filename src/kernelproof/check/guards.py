@@ -129,8 +129,8 @@ class Guards:
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
         found = f"case {name}: {errors[0]}{more}" if errors else ""
         if errors and run.status != "pass":
-            found = f"{run.message}; {errors[0]}{more}"
-            run = run.model_copy(update={"message": found})
+            both = f"{run.message}; {errors[0]}{more}"
+            run = run.model_copy(update={"message": both})
         return self._guard(run, "races, bounds and initialisation (emulated)", not errors, found)
 
     def _guard(self, run: Run, name: str, passed: bool, message: str) -> Run:

@@ -104,11 +104,13 @@ class Loaded:
             UnsupportedError: an instruction is not emulated, or the launch is too large.
             CompileError: the kernel declares more shared memory than the assembler takes.
             TypeError: arguments that do not fit the kernel.
-            ValueError: a grid that is no multiple of the cluster, more shared memory than any GPU
-                grants a block, or a tensor map that the driver would refuse.
+            ValueError: a grid that is no multiple of the cluster, more threads or shared memory
+                than any GPU grants a block, or a tensor map that the driver would refuse.
         """
         started = time.perf_counter()
         sizes = _triple(grid, "grid"), _triple(block, "block")
+        if refused := launching.refused_sizes(*sizes):
+            raise ValueError(f"{self.name}: {refused}")
         limits = limits or Limits()
         program = self.program()
         self._check_shared(program.static_shared, shared)

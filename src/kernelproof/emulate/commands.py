@@ -23,23 +23,29 @@ def race(
         UsageError: no such file, or no launch.
         CompileError, UnsupportedError: as `emulate.load`.
     """
-    if not file.is_file():
-        raise UsageError(f"no file {str(file)!r}; give a .cu or .ptx file")
+    if not file.is_file() or file.suffix == ".py":
+        raise UsageError(
+            f"{str(file)!r} is no .cu or .ptx file; of a candidate `kernelproof check PROBLEM "
+            "CANDIDATE` emulates the kernels where there is no GPU"
+        )
     specs = [spec.parse(text) for text in launches] or spec.find(file.read_text())
     if not specs:
         raise UsageError(
             f"{file.name} names no launch: add a comment such as `// launch: scale<<<8, 128>>>"
             "(f32[1000], out f32[1000], 1000)`, or give --launch"
         )
-    results = []
-    for one in specs:
-        kernel = load(file, one.kernel)
-        results.append(
-            kernel.launch(
-                one.grid, one.block, one.arguments(), shared=one.shared, seed=seed, traffic=traffic
-            )
+    return [_launched(file, one, seed, traffic) for one in specs]
+
+
+def _launched(file: Path, one: spec.LaunchSpec, seed: int | None, traffic: bool) -> Result:
+    kernel = load(file, one.kernel)
+    try:
+        return kernel.launch(
+            one.grid, one.block, one.arguments(), shared=one.shared, seed=seed, traffic=traffic
         )
-    return results
+    except (TypeError, ValueError, OverflowError) as error:
+        takes = ", ".join(kernel.parameters)
+        raise UsageError(f"{one.text!r}: {error}; its parameters: {takes}") from None
 
 
 def text(file: Path, results: Sequence[Result]) -> str:

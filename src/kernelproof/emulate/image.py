@@ -114,6 +114,8 @@ class Image:
                 data[at : at + 8] = (self._address(pointer[at]) + into).to_bytes(8, "little")
             return bytes(data)
         if pointer is not None:
+            if size != 8:
+                raise TypeError(f"a parameter of {size} bytes was given a buffer")
             return self._address(pointer).to_bytes(size, "little")
         if arg is None:
             return bytes(size)

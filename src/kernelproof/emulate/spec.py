@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import math
 import re
 from typing import Any
 
@@ -24,6 +25,8 @@ DTYPES = {
     "i16": np.int16, "i8": np.int8, "u64": np.uint64, "u32": np.uint32, "u16": np.uint16,
     "u8": np.uint8,
 }  # fmt: skip
+# An emulated launch of more would take hours.
+_MOST_ELEMENTS = 1 << 28
 _LAUNCH = re.compile(r"^(?P<name>.+?)\s*<<<(?P<sizes>.*?)>>>\s*\((?P<args>.*)\)$", re.DOTALL)
 _BUFFER = re.compile(r"^(out\s+)?(\w+)\[([^\]]*)\]\s*(?:=\s*([\w.+-]+))?$")
 
@@ -32,6 +35,7 @@ _BUFFER = re.compile(r"^(out\s+)?(\w+)\[([^\]]*)\]\s*(?:=\s*([\w.+-]+))?$")
 class LaunchSpec:
     """``arguments`` makes the same values each time."""
 
+    text: str
     kernel: str
     grid: Any
     block: Any
@@ -64,7 +68,8 @@ def parse(text: str) -> LaunchSpec:
             f"<<<{found['sizes']}>>>: give grid, block and, where needed, shared bytes"
         )
     args = tuple(_split(found["args"]))
-    spec = LaunchSpec(found["name"], sizes[0], sizes[1], sizes[2] if len(sizes) == 3 else 0, args)
+    shared = sizes[2] if len(sizes) == 3 else 0
+    spec = LaunchSpec(text.strip(), found["name"], sizes[0], sizes[1], shared, args)
     spec.arguments()
     return spec
 
@@ -100,6 +105,10 @@ def _argument(text: str, random: np.random.Generator) -> Any:
         shape = tuple(int(n) for n in sizes.split(","))
     except ValueError:
         raise UsageError(f"argument {text!r}: sizes are whole numbers, as in f32[20, 30]") from None
+    if any(n < 0 for n in shape) or math.prod(shape) > _MOST_ELEMENTS:
+        raise UsageError(
+            f"argument {text!r}: sizes of 0 or more, {_MOST_ELEMENTS:,} elements at the most"
+        )
     array = _filled(np.dtype(DTYPES[kind]), shape, fill, random)
     return Buffer(array, initialised=False) if out else array
 

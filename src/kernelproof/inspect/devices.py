@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import re
 
-from kernelproof.errors import UsageError
+from kernelproof.errors import UsageError, meant
 
 WARP = 32
 SHARED_DEFAULT = 48 * 1024  # bytes that a block gets without opting in, on every row below
@@ -113,8 +113,8 @@ def find(name: str) -> Device:
                 return device
     known = sorted({f"sm_{c}" for c in _CAPABILITIES})
     raise UsageError(
-        f"no GPU {name!r}; there are {', '.join(_DEVICES)}, and for any of their architecture "
-        f"{', '.join(known)}"
+        f"no GPU {name!r}{meant(name, _DEVICES)}; there are {', '.join(_DEVICES)}, and for any of "
+        f"their architecture {', '.join(known)}"
     )
 
 

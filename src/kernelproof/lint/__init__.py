@@ -14,7 +14,7 @@ import secrets
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from kernelproof.errors import ProblemError
+from kernelproof.errors import ProblemError, no_case
 from kernelproof.lint.result import Cheat, Finding, Kind, Report
 from kernelproof.lint.text import render
 from kernelproof.types import Case, Progress, silent
@@ -102,8 +102,8 @@ def _chosen(reference: Reference, names: Sequence[str]) -> list[Case]:
     problem = reference.problem
     unknown = set(names) - {case.name for case in problem.cases}
     if unknown:
-        known = ", ".join(case.name for case in problem.cases)
-        raise ProblemError(f"{problem.name} has no case {sorted(unknown)}; it has {known}")
+        known = [case.name for case in problem.cases]
+        raise ProblemError(f"{problem.name} {no_case(min(unknown), known)}")
     return [case for case in problem.cases if not names or case.name in names]
 
 

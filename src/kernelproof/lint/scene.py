@@ -92,7 +92,7 @@ class Scene:
     def judge(self, index: int, got: Any) -> OutputVerdict:
         """The verdict on ``got`` as output leaf ``index``, as a check would give it."""
         name, want = self.expected[index]
-        verdict = compare(name, got, want, *self.tolerance)
+        verdict = compare(name, got, want, *self.tolerance, explained=False)
         if verdict.passed or verdict.figures is None:
             return verdict
         if not (max(verdict.ratio_rows, verdict.ratio_all) < _DOUBTFUL):
@@ -101,7 +101,7 @@ class Scene:
             given = self.spec_inputs(self.inputs)
             value = self.model.run(given, self.seed)[0]
             self._exact = expect(self.model, given, self.seed, value, DRAWS, False)
-        return compare(name, got, self._exact[index][1], *self.tolerance)
+        return compare(name, got, self._exact[index][1], *self.tolerance, explained=False)
 
     def repeats(self, index: int, got: Any) -> bool:
         """Whether ``got`` is output leaf ``index`` again, up to a few roundings. A reference that
@@ -110,7 +110,8 @@ class Scene:
         if not isinstance(leaf, torch.Tensor):
             return bool(leaf == got)
         exact = lift(leaf)
-        return compare(name, got, Expected(leaf, exact, torch.zeros_like(exact)), 0.0, 0.0).passed
+        again = Expected(leaf, exact, torch.zeros_like(exact))
+        return compare(name, got, again, 0.0, 0.0, explained=False).passed
 
 
 class Stage:

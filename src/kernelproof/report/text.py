@@ -29,8 +29,8 @@ _SUMMARY_ALIGN = "<<<<><><><<"
 _SUMMARY_ELASTIC = {0: 8, 1: 12, 5: 5}
 
 
-def summary(records: Sequence[Record]) -> str:
-    """One aligned row a record under a line of headings, at most ``units.WIDTH`` columns wide.
+def summary(records: Sequence[Record], width: int = units.WIDTH) -> str:
+    """One aligned row a record under a line of headings, at most ``width`` columns wide.
 
     Names that do not fit lose their middle, the best other baseline its name. ``bits`` and
     ``proof`` are the worst of all outputs of all runs.
@@ -38,9 +38,9 @@ def summary(records: Sequence[Record]) -> str:
     if not records:
         return "no records"
     rows = [SUMMARY_HEAD, *(summary_row(record) for record in records)]
-    if sum(units.column_widths(rows, len(SUMMARY_HEAD))) + len(SUMMARY_HEAD) > units.WIDTH:
+    if sum(units.column_widths(rows, len(SUMMARY_HEAD))) + len(SUMMARY_HEAD) > width:
         rows = [[*row[:-1], row[-1].split()[0]] for row in rows]
-    return "\n".join(units.table(rows, _SUMMARY_ALIGN, units.WIDTH, _SUMMARY_ELASTIC))
+    return "\n".join(units.table(rows, _SUMMARY_ALIGN, width, _SUMMARY_ELASTIC))
 
 
 def detail(record: Record) -> str:
@@ -192,18 +192,31 @@ def files_of(record: Record) -> tuple[str, str]:
 
 def next_command(record: Record) -> str:
     """The command that makes sense after this record."""
-    files = " ".join(map(units.shell_path, files_of(record)))
+    files = " ".join(map(units.shell_path, files_of(record))) + _setting(record)
     if record.status == "unsupported":
         return "kernelproof doctor"
+    if record.status == "compile_error":
+        return f"kernelproof check {files}"
     if record.status != "pass":
         # The worst failure alone, which is the quickest way to see whether a change mends it.
-        cases = [run.name for run, _ in verdicts.failures(record.verdict)][:1]
-        case = "".join(f" --case {shlex.quote(units.one_line(name))}" for name in cases)
-        mode = " --training" if record.problem.training else ""
-        return f"kernelproof check {files}{case}{mode} --seed {record.seed}"
+        # Its family and layout come again with the seed.
+        cases = [run.case for run, _ in verdicts.failures(record.verdict)][:1]
+        if not cases and record.verdict.failing is not None:
+            cases = [record.verdict.failing.case]
+        case = "".join(f" --case {shlex.quote(units.one_line(name))}" for name in cases if name)
+        return f"kernelproof check {files}{case} --seed {record.seed}"
     if record.timing is None and record.verdict.evidence in ("device", "cpu"):
         return f"kernelproof bench {files}"
     return "kernelproof report -o report.html"
+
+
+def _setting(record: Record) -> str:
+    """The options that make of the problem's file the problem that was judged. Sizes that are
+    tuples no option takes."""
+    sizes = record.problem.sizes
+    given = all(isinstance(value, int) for value in sizes.values())
+    words = [f" --size {shlex.quote(f'{n}={v}')}" for n, v in sizes.items()] if given else []
+    return "".join([*words, " --training" if record.problem.training else ""])
 
 
 # The sections of `detail`

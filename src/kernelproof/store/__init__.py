@@ -3,9 +3,9 @@ data folder by default. The only package that talks SQL."""
 
 from __future__ import annotations
 
-from kernelproof.store.files import read_json, write_json
+from kernelproof.store.files import json_text, read_json
 from kernelproof.store.records import Store
 from kernelproof.store.sessions import Sessions
 from kernelproof.store.suites import Suites
 
-__all__ = ["Sessions", "Store", "Suites", "read_json", "write_json"]
+__all__ = ["Sessions", "Store", "Suites", "json_text", "read_json"]

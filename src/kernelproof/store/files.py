@@ -12,14 +12,15 @@ from kernelproof.errors import UsageError
 from kernelproof.types import Record
 
 
-def write_json(records: Sequence[Record], path: Path) -> None:
-    """Export ``records`` as a JSON list."""
+def json_text(records: Sequence[Record]) -> str:
+    """``records`` as a JSON list."""
     body = ",\n".join(record.model_dump_json(indent=1) for record in records)
-    path.write_text(f"[{body}]\n")
+    return f"[{body}]\n"
 
 
 def read_json(path: Path) -> list[Record]:
-    """Records of a file that `write_json` or ``--json`` wrote. Raises UsageError if it is none."""
+    """Records of a file with `json_text` or what ``--json`` prints. Raises UsageError if it has
+    none."""
     try:
         data = json.loads(path.read_text())
         if isinstance(data, dict) and "records" in data:

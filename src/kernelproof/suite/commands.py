@@ -26,6 +26,7 @@ from kernelproof.arguments import (
     ThoroughOpt,
     TimeoutOpt,
 )
+from kernelproof.bounds import MOST_SECONDS
 from kernelproof.commands import level_of, print_json
 from kernelproof.errors import UsageError
 
@@ -67,7 +68,10 @@ ResumeOpt = Annotated[
 ]
 TimeOpt = Annotated[bool, typer.Option("--time/--no-time", help="Time what passes, or only check.")]
 LimitOpt = Annotated[
-    float, typer.Option(help="Seconds after which an item is given up, its worker ended.")
+    float,
+    typer.Option(
+        min=0.1, max=MOST_SECONDS, help="Seconds after which an item is given up, its worker ended."
+    ),
 ]
 
 

@@ -75,6 +75,12 @@ def start(
     where = str(Path(path).expanduser().resolve())
     beside = None if candidates is None else str(Path(candidates).expanduser().resolve())
     suite = formats.load(where, format, level, beside)
+    if not any(item.candidate is not None for item in suite.items):
+        raise UsageError(
+            f"{where}: none of {len(suite.items)} problems has a candidate"
+            f"{'' if beside is None else f' in {beside}'}: `kernelproof suite run SUITE "
+            "CANDIDATES` takes the folder of them, or the word `reference` (docs/suites.md)"
+        )
     run = SuiteRun(
         id=uuid.uuid4().hex[:12], created=datetime.datetime.now(datetime.timezone.utc),
         suite=suite.name, format=suite.format, path=where, candidates=beside, level=level,

@@ -72,7 +72,7 @@ def series(samples: Sequence[float], rounds: Sequence[int]) -> Series:
     values = np.asarray(samples, dtype=np.float64)
     median = float(np.median(values))
     middles = np.asarray(list(_by_round(samples, rounds).values()))
-    low, high = _interval(middles if len(middles) >= _FEWEST else values, 0.95)
+    low, high = _interval_of_times(middles if len(middles) >= _FEWEST else values, 0.95)
     return Series(
         samples=tuple(float(v) for v in values),
         rounds=tuple(rounds),
@@ -133,6 +133,15 @@ def _interval(values: _Array, level: float) -> tuple[float, float]:
     high = (1 - inward) * ordered[count - rank] + inward * ordered[count - rank - 1]
     middle, factor = float(np.median(ordered)), _widening(values)
     return middle - factor * (middle - float(low)), middle + factor * (float(high) - middle)
+
+
+def _interval_of_times(values: _Array, level: float) -> tuple[float, float]:
+    """Of their logarithms, as ratios have it: widened, its lower end stays above zero. Plain where
+    it is a range, and of a clock that told a time of zero."""
+    if len(values) < _FEWEST or not np.all(values > 0):
+        return _interval(values, level)
+    low, high = _interval(np.log(values), level)
+    return math.exp(low), math.exp(high)
 
 
 @functools.cache

@@ -48,11 +48,13 @@ class NextStep(Frozen):
 
 
 class SessionState(Frozen):
-    """Where a session stands. ``left``: of the budget. ``seconds_left``: None without a limit.
-    ``running``: calls that have no answer yet."""
+    """Where a session stands. ``path``: of the problem, or the name of one that comes with
+    kernelproof, as `session start` takes it. ``left``: of the budget. ``seconds_left``: None
+    without a limit. ``running``: calls that have no answer yet."""
 
     id: str
     problem: str
+    path: str = ""
     created: datetime.datetime
     state: Literal["open", "submitting", "closed"]
     budget: int

@@ -8,6 +8,7 @@ import dataclasses
 import json
 import os
 import pickle
+import re
 import select
 import shutil
 import signal
@@ -334,7 +335,8 @@ class Worker:
         else:
             how = f"ended with exit status {status}"
         return CandidateCrash(
-            f"the candidate's process {how} during {do!r}", wire.plain_text(report["log"])
+            f"the candidate's process {how} during {do!r}",
+            _OURS.sub("", wire.plain_text(report["log"])).rstrip(),
         )
 
 
@@ -350,6 +352,15 @@ def _fork(
         server.process.wait()
         server = _get_server()
         return server, server.fork(sock, channel, confinement)
+
+
+# Lines of what Python prints of a process that dies which are not about the candidate.
+_OURS = re.compile(
+    r'^ *File "(?:[^"\n]*/kernelproof/worker/[^"\n]*|<string>)", line \d+ in .*\n?'
+    r'|^ *File "[^"\n]*/torch/nn/modules/module\.py", line \d+ in _\w*call_impl\n?'
+    r"|^Extension modules: .*\n?",
+    re.MULTILINE,
+)
 
 
 def _signal_name(number: int) -> str:

@@ -22,6 +22,10 @@ def described(error: BaseException, path: str) -> dict[str, Any]:
         line = f":{error.lineno}" if error.lineno else ""
         message = f"{Path(error.filename or path).name}{line}: {error.msg}"
         detail = (error.text or "").rstrip()
+    elif _is_of_triton(error):
+        # As it says it: the kernel's lines, a mark below the place, and last what is wrong.
+        status, detail = CompileError.status, _user_traceback(error, path)
+        message = f"{Path(path).name}: Triton does not compile it: {str(error).splitlines()[-1]}"
     elif isinstance(error, PermissionError):
         message += ". A candidate may read its own folder and what is installed, and write to "
         message += "tempfile.gettempdir(); see docs/trust.md"
@@ -30,6 +34,12 @@ def described(error: BaseException, path: str) -> dict[str, Any]:
     if not detail and not isinstance(error, CandidateError):
         detail = _user_traceback(error, path)
     return {"error": message, "status": status, "detail": detail}
+
+
+def _is_of_triton(error: BaseException) -> bool:
+    """Whether Triton's compiler raised it; Triton itself may not be installed."""
+    names = {c.__name__ for c in type(error).__mro__ if c.__module__.startswith("triton.")}
+    return bool(names & {"CompilationError", "PTXASError"})
 
 
 def _user_traceback(error: BaseException, path: str) -> str:
