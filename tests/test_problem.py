@@ -171,20 +171,20 @@ def test_sizes_are_replaced_and_derived_ones_follow(tmp_path: Path) -> None:
 
 def test_shrinking_prefers_what_only_the_inputs_use(tmp_path: Path) -> None:
     loaded = problem.load(write(tmp_path, PLAIN), shrink_to=1000)
-    assert loaded.problem.sizes == {"doubled": 8}
+    assert loaded.problem.sizes == {"batch": 4}
     assert loaded.inputs(loaded.problem.cases[0])[0].shape == (8, 16)
 
 
 def test_shrinking_keeps_what_the_reference_needs() -> None:
     values = {"batch": 64, "width": 16, "doubled": 128}
-    assert size_constants(PLAIN, values) == {"doubled": 128, "width": 16}
+    assert size_constants(PLAIN, values) == {"batch": 64, "width": 16}
     found = shrink(
         PLAIN,
         values,
-        fits=lambda s: s.get("doubled", 128) * s.get("width", 16) <= 64,
-        runs=lambda s: s.get("doubled", 128) >= 16,
+        fits=lambda s: 2 * s.get("batch", 64) * s.get("width", 16) <= 64,
+        runs=lambda s: s.get("batch", 64) >= 8,
     )
-    assert found == {"doubled": 16, "width": 4}
+    assert found == {"batch": 8, "width": 4}
     with pytest.raises(KeyError):
         with_sizes(PLAIN, {"nothing": 1})
 
@@ -199,6 +199,26 @@ def test_sizes_that_depend_on_each_other_shrink_together(tmp_path: Path) -> None
     loaded = problem.load(write(tmp_path, text), shrink_to=1000)
     assert loaded.inputs(loaded.problem.cases[0])[0].shape == (8, 16)
     assert loaded.problem.sizes["doubled"] == 8 and loaded.problem.sizes["shape"] == (8, 16)
+
+
+def test_a_shape_that_is_made_from_sizes_does_not_shrink_without_them(tmp_path: Path) -> None:
+    # On the meta device, where shrinking tries a size, labels past the last class are not seen.
+    text = """
+import torch
+from torch import nn
+class Model(nn.Module):
+    def forward(self, x, labels):
+        return nn.functional.cross_entropy(x, labels)
+rows = 64
+classes = 96
+shape = (classes,)
+def get_inputs():
+    return [torch.rand(rows, *shape), torch.randint(0, classes, (rows,))]
+"""
+    loaded = problem.load(write(tmp_path, text), shrink_to=2000)
+    assert set(loaded.problem.sizes) == {"rows", "classes"}
+    scores, labels = loaded.inputs(loaded.problem.cases[0])
+    assert int(labels.max()) < scores.shape[1]
 
 
 def test_candidates_are_found_and_hashed(tmp_path: Path) -> None:
@@ -228,8 +248,12 @@ def test_candidates_are_found_and_hashed(tmp_path: Path) -> None:
     ("text", "language"),
     [
         ("import triton\n", "triton"),
+        ("import torch.nn as nn, triton, os\n", "triton"),
+        ("import tritonparse, triton_viz", "pytorch"),
         ("from kernelproof.cuda import Kernel", "cuda-nvrtc"),
         ("load_inline('a', cpp_sources='', cuda_sources=x)", "cuda-inline"),
+        ("load_inline('a', x, '__global__ void f() {}')", "cuda-inline"),
+        ("from torch.utils import cpp_extension\ncpp_extension.load('a', ['k.cu'])", "cuda-inline"),
         ("load_inline('a', cpp_sources=x)", "cpp-inline"),
         ("torch_op('ns', ['a.cpp'])", "cpp-stable"),
         ("import torch", "pytorch"),
@@ -241,6 +265,17 @@ def test_languages(tmp_path: Path, text: str, language: str) -> None:
     path = tmp_path / "c.py"
     path.write_text(text)
     assert candidate.load(path).language == language
+
+
+def test_the_language_is_that_of_the_modules_which_a_candidate_imports(tmp_path: Path) -> None:
+    from kernelproof import candidate
+
+    (tmp_path / "candidate.py").write_text("import torch, parts\n")
+    (tmp_path / "parts.py").write_text("from kernels import run\n")
+    (tmp_path / "kernels.py").write_text("import triton\n")
+    assert candidate.load(tmp_path).language == "triton"
+    (tmp_path / "parts.py").write_text("")
+    assert candidate.load(tmp_path).language == "pytorch"
 
 
 def test_variations_are_one_and_an_odd_number_below_where_the_reference_runs() -> None:

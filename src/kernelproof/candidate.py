@@ -18,9 +18,10 @@ _ALONE = "; a kernel alone goes to `kernelproof race` and `kernelproof inspect`"
 
 # First match wins, so the more telling marks stand first.
 _LANGUAGE_MARKS = (
-    ("triton", r"^\s*(import|from)\s+triton\b(?!_)"),
+    ("triton", r"^\s*(from\s+|import\s+([\w. ]+,\s*)*)triton\b(?!_)"),
     ("cuda-nvrtc", r"kernelproof\.cuda|kernelproof import .*\bcuda\b"),
     ("cuda-inline", r"cuda_sources\s*="),
+    ("cuda-inline", r"cpp_extension(?s:.*)\bload\s*\((?s:.*?)\.cu\b"),
     ("cpp-stable", r"\btorch_op\s*\("),
     ("cpp-c", r"\bc_library\s*\("),
     ("cpp-inline", r"\bload_inline\s*\(|cpp_extension"),
@@ -120,8 +121,7 @@ def _file_sources(path: Path) -> list[Path]:
     while queue:
         text = queue.pop().read_text(errors="replace")
         for name, other in beside.items():
-            mentioned = name if other.suffix != ".py" else rf"(from|import)\s+\S*{other.stem}\b"
-            pattern = re.escape(mentioned) if other.suffix != ".py" else mentioned
+            pattern = _imports(other) if other.suffix == ".py" else re.escape(name)
             if other not in found and re.search(pattern, text):
                 found.add(other)
                 queue.append(other)
@@ -129,12 +129,12 @@ def _file_sources(path: Path) -> list[Path]:
 
 
 def _language(entry: Path, sources: list[Path]) -> str:
-    text = entry.read_text(errors="replace")
+    texts = _texts(entry, [source for source in sources if source.suffix == ".py"])
     for language, mark in _LANGUAGE_MARKS:
-        if re.search(mark, text, re.MULTILINE):
+        if any(re.search(mark, text, re.MULTILINE) for text in texts):
             if language == "cpp-stable" and any(p.suffix == ".cu" for p in sources):
                 return "cuda-stable"
-            if language == "cpp-inline" and _gives_cuda_in_place(text):
+            if language == "cpp-inline" and any(map(_gives_cuda_in_place, texts)):
                 return "cuda-inline"
             return language
     return "pytorch"
@@ -148,3 +148,19 @@ def _gives_cuda_in_place(text: str) -> bool:
         return False
     third = [c.args[2] for c in calls if len(c.args) > 2 and "load_inline" in ast.unparse(c.func)]
     return any(ast.unparse(given) not in ("None", "''", "[]") for given in third)
+
+
+def _texts(entry: Path, modules: list[Path]) -> list[str]:
+    """What ``entry`` and those of ``modules`` hold that it imports, be it by way of others."""
+    texts = [entry.read_text(errors="replace")]
+    left = [module for module in modules if module != entry]
+    for text in texts:
+        for module in [m for m in left if re.search(_imports(m), text)]:
+            left.remove(module)
+            texts.append(module.read_text(errors="replace"))
+    return texts
+
+
+def _imports(module: Path) -> str:
+    name = module.parent.name if module.stem == "__init__" else module.stem
+    return rf"(from|import)\s+([\w. ]+,\s*)*\S*\b{re.escape(name)}\b"

@@ -42,15 +42,39 @@ def with_sizes(source: str, sizes: Mapping[str, Size]) -> ast.Module:
 
 def size_constants(source: str, values: Mapping[str, Any]) -> dict[str, Size]:
     """The constants that ``get_inputs`` reads and that are whole numbers or shapes, with their
-    values.
+    values. Of a constant that is made from others, as ``input_shape = (num_classes,)``, these: by
+    itself it would no longer agree with what else they give.
 
     Args:
         values: the module's namespace.
     """
+    found = _sizes_behind(source, values, "get_inputs")
+    return {name: values[name] for name in sorted(found)}
+
+
+def _sizes_behind(source: str, values: Mapping[str, Any], function: str) -> set[str]:
+    """The sizes that ``function`` reads, or from which those that it reads are made, without such
+    as are made from others."""
     tree = ast.parse(source)
-    bound = {name for statement in tree.body for name in _bound(statement)}
-    read = _names_read(tree, "get_inputs")
-    return {name: values[name] for name in sorted(bound & read) if _is_size(values.get(name))}
+    made_from = _made_from(tree, values)
+    found: set[str] = set()
+    waiting = _names_read(tree, function) & set(made_from)
+    while waiting:
+        found |= waiting
+        waiting = {other for name in waiting for other in made_from[name]} - found
+    return {name for name in found if not made_from[name]}
+
+
+def _made_from(tree: ast.Module, values: Mapping[str, Any]) -> dict[str, set[str]]:
+    """Each size that the module sets, and the sizes set before that it is made from."""
+    made_from: dict[str, set[str]] = {}
+    for statement in tree.body:
+        sizes = {name for name in _bound(statement) if _is_size(values.get(name))}
+        if sizes:
+            read = {n.id for n in ast.walk(statement) if isinstance(n, ast.Name)}
+            others = (read & set(made_from)) - sizes
+            made_from |= dict.fromkeys(sizes, others)
+    return made_from
 
 
 def shrink(
@@ -66,7 +90,7 @@ def shrink(
     may still not fit; empty when nothing had to change.
     """
     constants = size_constants(source, values)
-    shared = _names_read(ast.parse(source), "get_init_inputs")
+    shared = _sizes_behind(source, values, "get_init_inputs")
     sizes: dict[str, Size] = {}
     for group in (
         [name for name in constants if name not in shared],
@@ -142,7 +166,7 @@ def grown(
             reference does not run.
     """
     now = max(1, extent({})[0])
-    shared = _names_read(ast.parse(source), "get_init_inputs")
+    shared = _sizes_behind(source, values, "get_init_inputs")
     found: list[tuple[bool, int, dict[str, Size]]] = []
     for name, value in size_constants(source, values).items():
         if isinstance(value, int):

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from kernelproof import problem
-from kernelproof.check import Plan, check, families
+from kernelproof.check import Plan, check, families, spreading
 
 X = torch.randn(6, 40, generator=torch.Generator().manual_seed(1))
+SQUARE = torch.randn(20, 20, generator=torch.Generator().manual_seed(2))
 
 
 def first(name: str, *inputs: torch.Tensor) -> list[torch.Tensor]:
@@ -27,6 +28,15 @@ def first(name: str, *inputs: torch.Tensor) -> list[torch.Tensor]:
         (X.sign(), "fixed"),
         (torch.linspace(-1, 1, 50), "ordered"),
         (torch.tensor(0.3), "ordered"),
+        (torch.triu(torch.rand(2, 9, 9)), "ordered"),
+        (torch.tril(torch.rand(40, 50)), "ordered"),
+        (torch.triu(torch.tril(torch.randn(12, 12), 1), -1), "ordered"),
+        (SQUARE + SQUARE.T, "ordered"),
+        (SQUARE @ SQUARE.T, "ordered"),
+        (SQUARE - SQUARE.T, "ordered"),
+        (SQUARE, "real"),
+        (SQUARE.relu(), "positive"),
+        (torch.randn(2, 2) @ torch.eye(2), "real"),
         (torch.arange(9), "integer"),
         (X > 0, "integer"),
         (torch.empty(0, 3), "fixed"),
@@ -297,3 +307,48 @@ def test_variants_end_when_their_time_is_over(tmp_path: Path) -> None:
     verdict = check(reference, Local(lambda x: x * 2), plan)
     assert verdict.status == "pass" and len(verdict.runs) == 1
     assert any("the time for variants (0 s) was over" in note for note in verdict.notes)
+
+
+def test_a_kernel_may_rely_on_the_kind_of_a_matrix(tmp_path: Path) -> None:
+    drawn = "torch.triu(torch.rand(16, 16)), (lambda s: s + s.T)(torch.rand(16, 16))"
+    reference = load(tmp_path, "return torch.tril(x) @ rest[0]", inputs=drawn)
+    verdict = judged(reference, lambda x, s: x.diagonal()[:, None] * s.T)
+    assert verdict.status == "pass", verdict.message
+    assert {run.name for run in verdict.runs} >= {"default [large]", "default [transposed]"}
+    assert judged(reference, lambda x, s: x @ s).status == "wrong"
+
+
+def test_nan_may_spread_where_numbers_cancel(tmp_path: Path) -> None:
+    inputs = "torch.randn(8, 33), torch.randn(33, 17).tril()"
+    reference = load(tmp_path, "return (x @ rest[0]).relu()", inputs=inputs)
+
+    def two_rows_at_once(x, w):
+        both, apart = (x[::2] + x[1::2]) @ w, (x[::2] - x[1::2]) @ w
+        return torch.stack((both + apart, both - apart), dim=1).flatten(0, 1).relu() / 2
+
+    verdict = judged(reference, two_rows_at_once)
+    assert verdict.status == "pass", verdict.message
+    (found,) = [c for c in verdict.checks if c.name == "NaN and infinity propagate"]
+    assert found.outcome == "note" and "cancels" in found.message
+
+    def others_times_zero(x, w):
+        return x.matmul(w).relu() + 0 * x.sum()
+
+    assert "[NaN and infinity]" in judged(reference, others_times_zero).message
+
+
+def test_what_hangs_on_the_numbers_where_nan_was() -> None:
+    x = torch.tensor([[1.0, torch.nan, 3.0], [torch.inf, 5.0, 6.0]])
+    ordinary = spreading.finite([x, 2], 0)
+    assert torch.isfinite(ordinary[0]).all() and ordinary[1] == 2 and ordinary[0][0, 1] in x
+    assert spreading.finite([x], 0, 4.0)[0][1, 0] == 24
+    got, value = torch.tensor([1.0, torch.nan, torch.nan]), torch.tensor([1.0, 2.0, torch.inf])
+    where = spreading.places(got, value)
+    assert where.tolist() == [False, True, False]
+    assert spreading.filled(got, value)[1] == 2 and spreading.filled(got, value)[2].isnan()
+    assert spreading.places(value, value) is None and spreading.places(3, value) is None
+    one, two = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 2.5, 3.0])
+    assert spreading.felt([where], [one], [one], [two])
+    assert not spreading.felt([where], [one], [one], [one])
+    # What differs between two calls with the same numbers tells nothing.
+    assert not spreading.felt([where], [one], [two], [two])

@@ -130,3 +130,22 @@ def test_triton_candidates(name: str, status: str) -> None:
     record = judge("rms_norm", TRITON / name, options=options)
     assert record.status == status, record.verdict.message
     assert record.verdict.evidence == "emulated"
+
+
+def test_a_triton_autotuner_takes_one_of_its_configurations_after_another(tmp_path: Path) -> None:
+    pytest.importorskip("triton", reason="compiles the candidate")
+    text = (TRITON / "rms_norm__triton.py").read_text()
+    # Imported in one line with others, as some write it.
+    text = text.replace("import torch.nn as nn\nimport triton\n", "import torch.nn as nn, triton\n")
+    configs = "[triton.Config({}, num_warps=2), triton.Config({}, num_warps=CONFIGURED)]"
+    tuned = f'@triton.autotune(configs={configs}, key=["columns"])\n@triton.jit'
+    text = text.replace("@triton.jit", tuned)
+    options = Options(device="cpu", seed=1, cases=("odd", "fp16"), level="quick")
+    (tmp_path / "tuned.py").write_text(text.replace("CONFIGURED", "8"))
+    record = judge("rms_norm", tmp_path / "tuned.py", options=options)
+    assert record.status == "pass", record.verdict.detail
+    assert record.verdict.evidence == "emulated"
+    # Its second set of keys meets the second configuration, which cannot be.
+    (tmp_path / "untuned.py").write_text(text.replace("CONFIGURED", "3"))
+    record = judge("rms_norm", tmp_path / "untuned.py", options=options)
+    assert record.status != "pass"

@@ -1,4 +1,4 @@
-"""``torch.utils.cpp_extension.load_inline`` as candidates use it, with three repairs.
+"""``torch.utils.cpp_extension.load_inline`` as candidates use it, with three repairs, and ``load``.
 
 Errors name the user's own file and line (by ``#line``); builds go to the content-addressed cache
 under a lock; and what cannot work is said in plain words: CUDA sources on a machine without a GPU,
@@ -11,6 +11,7 @@ import ast
 import contextlib
 import dataclasses
 import functools
+import inspect
 import re
 import shutil
 import sys
@@ -29,6 +30,7 @@ from kernelproof.build.compiler import compile_error, nvcc_path
 from kernelproof.errors import CompileError, UnsupportedError
 
 _MARK = "_kernelproof_original"
+_FLAGS = ("cflags", "cuda_cflags", "ldflags", "include_paths")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,14 +48,28 @@ class Inline:
     includes: list[str]
 
 
-# What builds CUDA sources instead of nvcc, if anything does.
+@dataclasses.dataclass(frozen=True)
+class Files:
+    """What `load` was given, at least one `.cu` file; ``module``: they make one of Python's."""
+
+    name: str
+    paths: list[Path]
+    module: bool
+    cflags: list[str]
+    cuda_flags: list[str]
+    ldflags: list[str]
+    includes: list[str]
+
+
+# What builds CUDA sources instead of nvcc, if anything does: those of `load_inline`, and of `load`.
 take_cuda: Callable[[Inline], Any] | None = None
+take_files: Callable[[Files], Any] | None = None
 # Whether CUDA sources are built for a GPU that is not there; see `build.for_target`.
 ahead = False
 
 
 def install() -> None:
-    """Replace ``load_inline`` in this process (a worker)."""
+    """Replace ``load_inline`` and ``load`` in this process (a worker)."""
     from torch.utils import cpp_extension
 
     original = cpp_extension.load_inline
@@ -65,8 +81,23 @@ def install() -> None:
         caller = Path(sys._getframe(1).f_code.co_filename)
         return _load(original, caller, name, cpp_sources, args, kwargs)
 
+    of_files = cpp_extension.load
+
+    @functools.wraps(of_files)
+    def load(*args: Any, **kwargs: Any) -> Any:
+        given = inspect.signature(of_files).bind(*args, **kwargs).arguments
+        paths = [Path(path).resolve() for path in _listed(given["sources"])]
+        if any(path.suffix == ".cu" for path in paths):
+            if take_files is not None:
+                flags = [_listed(given.get(f"extra_{k}")) for k in _FLAGS]
+                module = bool(given.get("is_python_module", True))
+                return take_files(Files(given["name"], paths, module, *flags))
+            _require_cuda(Path(sys._getframe(1).f_code.co_filename))
+        return of_files(*args, **kwargs)
+
     setattr(load_inline, _MARK, original)
     cpp_extension.load_inline = load_inline
+    cpp_extension.load = load
 
 
 def _load(
@@ -89,8 +120,7 @@ def _load(
     if any(source.strip() for source in cuda_list):
         if take_cuda is not None:
             documented = functions if isinstance(functions, dict) else {n: n for n in names}
-            flags = [_listed(kwargs.get(f"extra_{k}")) for k in
-                     ("cflags", "cuda_cflags", "ldflags", "include_paths")]  # fmt: skip
+            flags = [_listed(kwargs.get(f"extra_{k}")) for k in _FLAGS]
             return take_cuda(Inline(caller, name, marked, cuda, documented, *flags))
         _require_cuda(caller)
     kwargs["cuda_sources"] = cuda or None

@@ -11,8 +11,9 @@
     weights           weights and buffers that are all one number are given different ones
 
 What an input may be is read from how it was drawn, because a problem says nothing about it: the
-sign of non-negative numbers, sums of one (probabilities), few distinct numbers (labels, masks) and
-order are kept, and integers only take observed values, so that an index stays in range.
+sign of non-negative numbers, sums of one (probabilities), few distinct numbers (labels, masks),
+order, and what makes a matrix symmetric or triangular are kept, and integers only take observed
+values, so that an index stays in range.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
+
+from kernelproof.check.matrices import of_a_kind
 
 # Powers of two: the digits of the numbers stay as they were. 2^8 takes normal numbers past the
 # overflow of exp (88) and of squares in fp16 (255), and three such inputs multiplied stay finite.
@@ -58,6 +61,8 @@ def kind(x: torch.Tensor) -> str:
     if positive and any(_sums_to_one(wide, axis) for axis in range(x.dim())):
         return "fixed"
     if x.dim() == 0 or x.numel() == 1 or (x.dim() == 1 and bool((wide.diff() >= 0).all())):
+        return "ordered"
+    if of_a_kind(x):
         return "ordered"
     return "positive" if positive else "real"
 

@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
+from kernelproof.check.matrices import of_a_kind
+
 # Elements of unused memory between rows; odd, so that rows lose their alignment too.
 _GAP = 3
 
@@ -98,6 +100,9 @@ def _expanded(x: torch.Tensor) -> torch.Tensor | None:
         return None
     axis = next((i for i, n in enumerate(x.shape) if n > 1), None)
     if axis is None or axis == x.dim() - 1:
+        return None
+    # Equal rows are no symmetric and no triangular matrix.
+    if axis == x.dim() - 2 and of_a_kind(x):
         return None
     return x.narrow(axis, 0, 1).contiguous().expand(x.shape)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from kernelproof.check import budget, families, layouts
+from kernelproof.check import budget, families, layouts, spreading
 from kernelproof.check.expected import expect
 from kernelproof.check.reference import ReferenceModel
 from kernelproof.check.values import flatten
@@ -32,6 +32,9 @@ _BY_ROW = ("zeros", "sparse", "cancellation", "constant rows")
 # Perturbations over which a response is averaged; one draw can be far too kind, and a variant is
 # judged by one seed only.
 _DRAWS = 1
+# Ordinary numbers that stand for those which are not finite, how often.
+_ORDINARY = 2
+_PROPAGATE = "NaN and infinity propagate"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -217,6 +220,8 @@ class Matrix:
         run, base.expected = self._settled(
             call, results[0], base.expected, model, base.inputs, by_row
         )
+        if run.status != "pass" and base.variant.family == families.NAN:
+            run = self._cancelling(call, model, base, results[0]) or run
         seen = Seen(run, results, base.inputs, model, base.expected, base.changed, base.views)
         return self._explained(seen, pooled=False)
 
@@ -237,13 +242,45 @@ class Matrix:
             same, count = families.excused(leaf, want.value)
             leaves.append(same)
             lost += count
-        name = "NaN and infinity propagate"
+        name = _PROPAGATE
         if name not in self.checks or lost:
             text = f"{lost} outputs are finite where the reference gives NaN or infinity"
             self.checks[name] = Check(
                 name=name, outcome="note" if lost else "pass", message=text if lost else ""
             )
         return {**result, "output": _rebuilt(result["output"], iter(leaves))}
+
+    def _cancelling(
+        self, call: Call, model: ReferenceModel, base: _Base, result: Any
+    ) -> Run | None:
+        """The run of a candidate that is right but for NaN and infinity which have spread, by
+        numbers that it adds and takes away again; None for any other."""
+        got = [leaf for _, leaf in flatten(result["output"])]
+        if len(got) != len(base.expected):
+            return None
+        values = [want.value for _, want in base.expected]
+        spread = [spreading.places(*pair) for pair in zip(got, values, strict=True)]
+        leaves = iter([spreading.filled(*pair) for pair in zip(got, values, strict=True)])
+        filled = {**result, "output": _rebuilt(result["output"], leaves)}
+        run, _ = self._settled(call, filled, base.expected, model, base.inputs)
+        if run.status != "pass" or all(where is None for where in spread):
+            return None
+        for attempt in range(_ORDINARY):
+            inputs = spreading.finite(base.inputs, call.seed + attempt)
+            value = model.run(inputs, call.seed)[0]
+            expected = self._expect("", model, inputs, call.seed, value, _DRAWS)
+            ordinary = self.subject.call(inputs, call.seed, True, 2)
+            if self._settled(call, ordinary[0], expected, model, inputs)[0].status != "pass":
+                return None
+        inputs = spreading.finite(base.inputs, call.seed, spreading.LARGE)
+        seen = [*ordinary, *self.subject.call(inputs, call.seed, True, 1)]
+        leaves_of_each = [[leaf for _, leaf in flatten(run["output"])] for run in seen]
+        if not spreading.felt(spread, *leaves_of_each):
+            return None
+        count = sum(int(where.sum()) for where in spread if where is not None)
+        text = f"{count} outputs that hang on neither are none: what cancels there is not finite"
+        self.checks[_PROPAGATE] = Check(name=_PROPAGATE, outcome="note", message=text)
+        return run
 
     def _refused(self, what: str, error: CandidateError) -> None:
         name = f"takes {what} inputs"

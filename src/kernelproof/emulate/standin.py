@@ -25,7 +25,7 @@ from kernelproof.cuda_launch import triple
 from kernelproof.emulate.api import Loaded, Result, Sizes, load
 from kernelproof.emulate.frontend import HOPPER, target_of
 from kernelproof.emulate.host.session import Session
-from kernelproof.emulate.host.taking import take_inline, take_sources
+from kernelproof.emulate.host.taking import take_files, take_inline, take_sources
 from kernelproof.emulate.image import Buffer
 from kernelproof.emulate.parts import Parts
 from kernelproof.emulate.tensor_maps import argument
@@ -101,6 +101,7 @@ class Recorder:
             self.properties = _HOPPER
         if language == "cuda-inline":
             inline.take_cuda = functools.partial(take_inline, self.host)
+            inline.take_files = functools.partial(take_files, self.host)
         elif language == "cuda-stable":
             stable.take_cuda = functools.partial(take_sources, self.host)
 

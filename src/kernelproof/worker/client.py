@@ -231,6 +231,9 @@ class Worker:
         except _Nonsense as error:
             self.close()
             raise CandidateCrash(f"the worker sent nonsense in answer to {do!r}: {error}") from None
+        finally:
+            # An error that is kept has this frame, and must not hold what may be gigabytes.
+            buffers.clear()
 
     def _answer(self, sock: socket.socket, timeout: float) -> Any:
         """What comes within ``timeout`` seconds, or the candidate's own error raised. A worker can

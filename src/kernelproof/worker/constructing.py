@@ -60,6 +60,8 @@ def _alike(module: Any, state: Any) -> bool | None:
     if not state:
         return None
     mine, wanted = list(module.state_dict().values()), list(state.values())
+    if any(_shape(t) is None for t in mine):
+        return False
     return len(mine) == len(wanted) and all(
         a.dtype == b.dtype and torch.equal(a.cpu(), b) for a, b in zip(mine, wanted, strict=True)
     )
@@ -76,9 +78,21 @@ def _take_weights(module: Any, state: Any) -> str:
         module.load_state_dict(state, strict=True)
         return "by name (strict)"
     mine_list, state_list = list(mine.values()), list(state.values())
-    if [tuple(t.shape) for t in mine_list] == [tuple(t.shape) for t in state_list]:
+    shapes = [_shape(t) for t in mine_list]
+    if len(shapes) == len(state_list) and all(
+        shape in (None, tuple(given.shape)) for shape, given in zip(shapes, state_list, strict=True)
+    ):
         with torch.no_grad():
-            for own, given in zip(mine_list, state_list, strict=True):
+            for own, shape, given in zip(mine_list, shapes, state_list, strict=True):
+                if shape is None:
+                    own.materialize(given.shape)
                 own.copy_(given)
         return "by order and shape"
     return f"same seed only: {len(mine_list)} tensors in state_dict, {len(state_list)} expected"
+
+
+def _shape(t: Any) -> tuple[int, ...] | None:
+    """Of a weight; None where it has none before the first call, as in `nn.LazyLinear`."""
+    from torch.nn.parameter import is_lazy
+
+    return None if is_lazy(t) else tuple(t.shape)

@@ -64,7 +64,10 @@ def _reduced(tensor: Any) -> Any:
     if not plain:
         return tensor.__reduce_ex__(5)
     raw = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage()).numpy()
-    data = pickle.PickleBuffer(raw.data) if raw.nbytes >= _BESIDE else raw.tobytes()
+    # Of the array itself: Python 3.11 crashes when it collects a memoryview that has a view of its
+    # own, as an error's traceback may keep them.
+    beside = raw.nbytes >= _BESIDE
+    data = pickle.PickleBuffer(raw) if beside else raw.tobytes()  # type: ignore[arg-type]
     where = tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
     return unpacked, (data, tensor.dtype, *where)
 

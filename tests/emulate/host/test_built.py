@@ -239,3 +239,56 @@ def test_host_code_makes_tensor_maps_and_launches_clusters(tmp_path: Path) -> No
         assert module.together(4).tolist() == [2, 3, 4, 1]
     torch.testing.assert_close(y, x.reshape(4, 4, 32).sum(1)[[1, 0, 3, 2]])
     assert [str(f) for r in recorder.taken() for f in r.findings] == []
+
+
+FILES = {
+    "candidate.py": """
+from pathlib import Path
+import torch, torch.nn as nn
+from torch.utils.cpp_extension import load
+here = Path(__file__).parent
+extension = load(name="axpby_files", sources=[str(here / "bind.cpp"), str(here / "kernel.cu")])
+class ModelNew(nn.Module):
+    def forward(self, x, z, alpha, beta, valid):
+        return extension.axpby(x.contiguous(), z.contiguous(), alpha, beta, valid)
+""",
+    "bind.cpp": """
+#include <torch/extension.h>
+torch::Tensor axpby(torch::Tensor x, torch::Tensor z, double alpha, double beta, int64_t valid);
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("axpby", &axpby); }
+""",
+    "kernel.cu": """
+#include <torch/extension.h>
+#include "step.cuh"
+__global__ void scaled(const float* x, const float* z, float* y, float a, float b, int valid,
+                       int n) {
+  const int at = blockIdx.x * n + threadIdx.x;
+  if (threadIdx.x < n) y[at] = threadIdx.x < valid ? step(a, x[at], b, z[at]) : x[at];
+}
+torch::Tensor axpby(torch::Tensor x, torch::Tensor z, double alpha, double beta, int64_t valid) {
+  auto y = torch::empty_like(x);
+  const int n = x.size(1);
+  scaled<<<x.size(0), (n + 31) / 32 * 32>>>(x.data_ptr<float>(), z.data_ptr<float>(),
+                                            y.data_ptr<float>(), alpha, beta, valid, n);
+  return y;
+}
+""",
+    "step.cuh": """
+__device__ inline float step(float a, float x, float b, float z) { return a * x + b * z; }
+""",
+}
+
+
+def test_files_that_load_compiles(tmp_path: Path) -> None:
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    options = Options(device="cpu", seed=1, cases=("default", "one_valid"))
+    record = judge("axpby", tmp_path, options=options)
+    assert record.status == "pass", record.verdict.detail
+    assert record.verdict.evidence == "emulated"
+    wrong = FILES["kernel.cu"].replace("if (threadIdx.x < n)", "")
+    (tmp_path / "kernel.cu").write_text(wrong)
+    record = judge("axpby", tmp_path, options=options)
+    assert record.status == "wrong" and any(
+        "kernel.cu:7: " in check.message for check in record.verdict.checks
+    )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelproof.build.cache import content_key
-from kernelproof.build.inline import Inline
+from kernelproof.build.inline import Files, Inline
 from kernelproof.build.stable import Sources
 from kernelproof.emulate.host import compile as compiling
 from kernelproof.emulate.host.session import Device, Session, nvrtc_options
@@ -61,22 +61,44 @@ def take_sources(session: Session, given: Sources) -> None:
     """Compile and load what `torch_op` would have: an operator library of the stable ABI."""
     import torch
 
-    _ = session.runtime
-    units = []
-    for path in given.paths:
-        text = expanded(path, given.includes)
-        key = ""
-        if path.suffix == ".cu":
-            sides = split(text, path.name)
-            key = _remember(session, sides.device, given.cuda_flags, given.includes, path)
-            text = sides.host
-        else:
-            text = host_only(text)
-        units.append(compiling.Unit(key, text))
+    units = _units(session, given.paths, given.includes, given.cuda_flags)
     library = compiling.library(
         given.name, units, flags=_host_flags(given.cflags), links=given.ldflags, stable=given.abi
     )
     torch.ops.load_library(str(library))
+
+
+def take_files(session: Session, given: Files) -> Any:
+    """What `load` would have returned of files, their launches in ``session``."""
+    import torch
+
+    units = _units(session, given.paths, given.includes, given.cuda_flags)
+    folders = dict.fromkeys([*given.includes, *(str(path.parent) for path in given.paths)])
+    flags = [*_host_flags(given.cflags), *(f"-I{folder}" for folder in folders)]
+    path = compiling.library(given.name, units, flags=flags, links=given.ldflags)
+    if given.module:
+        return _wrapped(session, compiling.python_module(given.name, path))
+    torch.ops.load_library(str(path))
+    return None
+
+
+def _units(
+    session: Session, paths: Sequence[Path], includes: Sequence[str], cuda_flags: Sequence[str]
+) -> list[compiling.Unit]:
+    """A unit of each file, the kernels of `.cu` files remembered in ``session``."""
+    _ = session.runtime
+    units = []
+    for path in paths:
+        text = expanded(path, includes)
+        key = ""
+        if path.suffix == ".cu":
+            sides = split(text, path.name)
+            key = _remember(session, sides.device, cuda_flags, includes, path)
+            text = sides.host
+        else:
+            text = host_only(text)
+        units.append(compiling.Unit(key, text))
+    return units
 
 
 def take_program(
