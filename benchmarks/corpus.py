@@ -38,13 +38,22 @@ MASTERS = (11, 22, 33, 44, 55)
 KERNELBENCH = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 1e-2}
 
 
-def expected(path: Path) -> str:
-    """The fixture's EXPECT, read without running it."""
+def constant(path: Path, name: str) -> Any:
+    """A constant of the fixture, read without running it; None where it has none."""
     text = (path / "candidate.py" if path.is_dir() else path).read_text()
     for line in text.splitlines():
-        if line.startswith("EXPECT = "):
-            return str(ast.literal_eval(line.removeprefix("EXPECT = ")))
-    return ""
+        if line.startswith(f"{name} = "):
+            return ast.literal_eval(line.removeprefix(f"{name} = "))
+    return None
+
+
+def expected(path: Path) -> str:
+    return str(constant(path, "EXPECT") or "")
+
+
+def cases_of(path: Path) -> tuple[str, ...]:
+    """Names of the cases that the fixture is for; none: all."""
+    return tuple(constant(path, "ONLY") or ())
 
 
 def fixtures(gpu: bool) -> list[Path]:
@@ -80,7 +89,9 @@ def by_allclose(path: Path, device: str, master: int) -> dict[str, bool]:
     options = Options(device=device, call_timeout=120.0)
     with CandidateProcess(candidates.load(path), device, options) as subject:
         key = ""
-        for number, case in enumerate(reference.problem.cases):
+        only = cases_of(path)
+        cases = [case for case in reference.problem.cases if not only or case.name in only]
+        for number, case in enumerate(cases):
             try:
                 args, kwargs = reference.init_args(case)
                 if key != repr((args, kwargs)):
@@ -104,7 +115,7 @@ def by_allclose(path: Path, device: str, master: int) -> dict[str, bool]:
 
 
 def examine(path: Path, device: str, master: int) -> dict[str, Any]:
-    options = Options(device=device, seed=master, call_timeout=120.0)
+    options = Options(device=device, seed=master, call_timeout=120.0, cases=cases_of(path))
     verdict = judge(path.name.split("__")[0], path, options=options).verdict
     outputs = [o for run in verdict.runs for o in run.outputs if o.figures is not None]
     return {
@@ -126,7 +137,7 @@ def main() -> None:
     parser.add_argument("--gpu", action="store_true")
     parser.add_argument("--jobs", type=int, default=1, help="fixtures at a time, on a CPU only")
     parser.add_argument("--output", type=Path, default=None)
-    parser.add_argument("--commit", default="", help="of the sources, where git cannot tell")
+    parser.add_argument("--commit", default="", help="of the sources, where they are a copy")
     given = parser.parse_args()
     name = "corpus-gpu.json" if given.gpu else "corpus.json"
     output = given.output or ROOT / "results" / name
@@ -144,7 +155,7 @@ def main() -> None:
     ]
     about = {
         "date": str(datetime.date.today()),
-        "commit": environment.commit or given.commit,
+        "commit": given.commit or environment.commit,
         "torch": environment.torch,
         "machine": environment.gpu or environment.cpu,
     }
