@@ -129,7 +129,13 @@ def _sources(verdict: Verdict) -> dict[str, str]:
     if not any(any(_variant(call)) for call in _calls(verdict)):
         return {}
     check = Path(__file__).parent / "check"
-    return {name: (check / f"{name}.py").read_text() for name in ("families", "layouts")}
+    # The script has no package to import from: what they import is put in its place.
+    imported = "from kernelproof.check.matrices import of_a_kind\n"
+    shared = (check / "matrices.py").read_text().partition("import torch\n")[2]
+    return {
+        name: (check / f"{name}.py").read_text().replace(imported, shared)
+        for name in ("families", "layouts")
+    }
 
 
 def _failed_output(verdict: Verdict) -> OutputVerdict | None:

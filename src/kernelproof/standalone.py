@@ -117,6 +117,18 @@ def repro_module(name: str) -> dict[str, Any]:
     return REPRO_SOURCES[name]  # type: ignore[no-any-return]
 
 
+def repro_as_kept(own: Any, given: Any) -> Any:
+    """A weight as the candidate keeps it, which may be the other way round; None where it does not
+    fit."""
+    if torch.nn.parameter.is_lazy(own):
+        return given
+    if given.dim() == 2 and own.shape == given.mT.shape:
+        drawn = own.detach().cpu()
+        if drawn.equal(given.mT) and not drawn.equal(given):
+            return given.mT
+    return given if own.shape == given.shape else None
+
+
 def repro_fingerprint(value: Any) -> str:
     """A hash of the bits of all tensors."""
     digest = hashlib.sha256()
@@ -180,10 +192,15 @@ class Repro:
             candidate.load_state_dict(state, strict=True)
             return
         mine, given = list(candidate.state_dict().values()), list(state.values())
-        if [t.shape for t in mine] == [t.shape for t in given]:
-            with torch.no_grad():
-                for own, other in zip(mine, given, strict=True):
-                    own.copy_(other)
+        if len(mine) == len(given):
+            pairs = zip(mine, given, strict=True)
+            placed = [(own, repro_as_kept(own, other)) for own, other in pairs]
+            if all(other is not None for _, other in placed):
+                with torch.no_grad():
+                    for own, other in placed:
+                        if torch.nn.parameter.is_lazy(own):
+                            own.materialize(other.shape)
+                        own.copy_(other)
 
     def inputs(self, sizes: dict[str, Any], seed: int, variant: tuple[str, int, str]) -> list[Any]:
         """As the problem draws them, changed into a family of values and a layout."""

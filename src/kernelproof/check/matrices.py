@@ -13,7 +13,7 @@ _LEAST = 3
 # Of the largest element: what a product such as A A^T is off from being symmetric.
 _ROUNDINGS = 16
 # Of all elements, those on diagonals that are zero throughout: of a triangle nearly a half.
-_ZERO_SHARE = 0.25
+_BAND_SHARE = 0.25
 
 
 def of_a_kind(x: torch.Tensor) -> bool:
@@ -34,7 +34,7 @@ def _symmetric(x: torch.Tensor, dtype: torch.dtype) -> bool:
 
 def _banded(x: torch.Tensor) -> bool:
     zero = (x == 0).flatten(0, -3).all(dim=0) if x.dim() > 2 else x == 0
-    least = _ZERO_SHARE * zero.numel()
+    least = _BAND_SHARE * zero.numel()
     if int(zero.sum()) < least:
         return False
     rows, columns = zero.shape

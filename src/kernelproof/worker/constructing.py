@@ -78,17 +78,29 @@ def _take_weights(module: Any, state: Any) -> str:
         module.load_state_dict(state, strict=True)
         return "by name (strict)"
     mine_list, state_list = list(mine.values()), list(state.values())
-    shapes = [_shape(t) for t in mine_list]
-    if len(shapes) == len(state_list) and all(
-        shape in (None, tuple(given.shape)) for shape, given in zip(shapes, state_list, strict=True)
-    ):
-        with torch.no_grad():
-            for own, shape, given in zip(mine_list, shapes, state_list, strict=True):
-                if shape is None:
-                    own.materialize(given.shape)
-                own.copy_(given)
-        return "by order and shape"
+    if len(mine_list) == len(state_list):
+        placed = [_as_kept(own, given) for own, given in zip(mine_list, state_list, strict=True)]
+        if all(given is not None for given in placed):
+            with torch.no_grad():
+                for own, given in zip(mine_list, placed, strict=True):
+                    if _shape(own) is None:
+                        own.materialize(given.shape)
+                    own.copy_(given)
+            return "by order and shape"
     return f"same seed only: {len(mine_list)} tensors in state_dict, {len(state_list)} expected"
+
+
+def _as_kept(own: Any, given: Any) -> Any:
+    """``given`` for the place of ``own``: as it is, or the other way round where the module has
+    drawn it so, which shapes do not tell of a square one; None where it does not fit."""
+    shape = _shape(own)
+    if shape is None:
+        return given
+    if given.dim() == 2 and shape == tuple(given.mT.shape):
+        drawn = own.detach().cpu()
+        if drawn.equal(given.mT) and not drawn.equal(given):
+            return given.mT
+    return given if shape == tuple(given.shape) else None
 
 
 def _shape(t: Any) -> tuple[int, ...] | None:
