@@ -28,7 +28,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 # What is proved of trust and faults: candidates on a GPU, each with the status that it must get.
 PATHS = ("tests/test_gpu.py", "tests/worker/test_faults.py", "tests/test_second_device.py")
-ALONE = ("test_timing_on_a_gpu",)
+ALONE = ("test_timing_on_a_gpu", "test_gpu_candidate_passes_when_it_is_timed")
 # Built by nvcc through the headers of torch, which takes a minute or two: first, and spread out.
 SLOW = ("inline", "default_stream")
 COMMON = ["-m", "gpu", "-p", "no:cacheprovider"]
