@@ -57,12 +57,14 @@ class Findings:
             self._inspected = self._started_inspection()
 
     def tripped(self, verdict: Verdict, again: bool = False) -> Verdict:
-        """The verdict with what the tripwires have seen so far; ``again`` only with what fails."""
+        """The verdict with what the tripwires have seen so far; ``again``, after the timing, only
+        with what fails. A crash may be that of what measures, where the candidate has replaced
+        it."""
         checks, lost = self._tripped(verdict)
         if lost is not None:
             return lost
         shown = [check for check in checks if not again or check.outcome == "fail"]
-        return evidence.with_checks(verdict, shown)
+        return evidence.with_checks(verdict, shown, ("pass", "crash") if again else ("pass",))
 
     @span("profile")
     def profiled(self, verdict: Verdict) -> tuple[Verdict, LibraryUse | None]:

@@ -162,7 +162,7 @@ def _judged(
                 verdict, timing = timing_of.time(field, subject, verdict, progress)
             except CandidateError as error:
                 verdict = silent_worker(verdict, error)
-            if verdict.status in ("pass", "cheat"):
+            if verdict.status in ("pass", "cheat", "crash"):
                 # Of a cheat that a clock has found it may tell how.
                 verdict = seen.tripped(verdict, again=True)
         verdict, library = seen.profiled(verdict)

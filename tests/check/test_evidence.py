@@ -47,7 +47,7 @@ def test_who_claims_own_kernels_is_named_for_a_librarys() -> None:
 def test_the_check_of_emulated_memory_tells_its_findings_and_not_the_values() -> None:
     guards = Guards("cpu")
     run = Run(case="odd", seed=1, status="wrong", message="case odd: y[0] is nan")
-    seen = {"errors": ["k.cu:3: race"], "notes": [], "launches": 1}
+    seen = {"errors": ["k.cu:3: race"], "notes": [], "launches": 1, "apart": []}
     found = guards.emulated("odd", run, seen)
     check = guards.checks["races, bounds and initialisation (emulated)"]
     assert check.message == "case odd: k.cu:3: race"

@@ -88,5 +88,7 @@ def test_a_gpu_is_found_by_name_or_architecture(name: str, found: str, target: s
 
 
 def test_an_unknown_gpu_is_told_what_there_is() -> None:
-    with pytest.raises(UsageError, match=r"no GPU 'v100'; there are a100, .*sm_90"):
+    with pytest.raises(
+        UsageError, match=r"no GPU 'v100' \(did you mean 'h100'\?\); there are a100, .*sm_90"
+    ):
         devices.find("v100")

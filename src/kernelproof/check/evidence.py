@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernelproof.errors import CandidateError
-from kernelproof.types import Check, LibraryUse, Verdict
-
-if TYPE_CHECKING:
-    pass
+from kernelproof.types import Check, LibraryUse, Status, Verdict
 
 # Share of a call in operators or kernels of libraries from which a candidate that claims kernels of
 # its own is named for it.
@@ -77,11 +74,14 @@ def library_check(use: LibraryUse, forbidden: bool) -> Check:
     return Check(name=name, outcome="pass")
 
 
-def with_checks(verdict: Verdict, checks: Sequence[Check]) -> Verdict:
-    """``verdict`` with ``checks``; the first failed one turns a passing verdict into a cheat."""
+def with_checks(
+    verdict: Verdict, checks: Sequence[Check], turned: Sequence[Status] = ("pass",)
+) -> Verdict:
+    """``verdict`` with ``checks``; the first failed one turns one of a status of ``turned`` into a
+    cheat."""
     verdict = verdict.model_copy(update={"checks": (*verdict.checks, *checks)})
     bad = next((check for check in checks if check.outcome == "fail"), None)
-    if bad is None or verdict.status != "pass":
+    if bad is None or verdict.status not in turned:
         return verdict
     return verdict.model_copy(
         update={"status": "cheat", "proof": False, "compat": False, "message": bad.message}
