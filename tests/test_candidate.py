@@ -59,3 +59,18 @@ def test_cuda_sources_are_seen_with_and_without_their_name(
     file = tmp_path / "mine.py"
     file.write_text(f"from torch.utils.cpp_extension import load_inline\next = {call}\n")
     assert candidate.load(file).language == language
+
+
+@pytest.mark.parametrize("name", ["mla_kv", "gated_recurrence", "int8_attention"])
+def test_kernels_of_an_operator_have_each_their_own_language(name: str) -> None:
+    """One for the CPU is in a package with CUDA that its package imports; it is timed, not
+    emulated."""
+    folder = Path(candidate.__file__).parent / "ops" / name
+    assert candidate.load(folder / "cuda.py").language == "cuda-nvrtc"
+    assert candidate.load(folder / "cpu.py").language.startswith("cpp-")
+
+
+def test_a_module_that_a_plain_candidate_imports_tells_its_language(tmp_path: Path) -> None:
+    (tmp_path / "kernels.py").write_text("import triton\n")
+    (tmp_path / "candidate.py").write_text("from .kernels import softmax\n\nclass ModelNew: ...\n")
+    assert candidate.load(tmp_path).language == "triton"

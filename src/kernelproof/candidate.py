@@ -129,7 +129,14 @@ def _file_sources(path: Path) -> list[Path]:
 
 
 def _language(entry: Path, sources: list[Path]) -> str:
-    texts = _texts(entry, [source for source in sources if source.suffix == ".py"])
+    """What the entry says; where it says nothing, what it imports. An operator's package has more
+    than one language."""
+    own, *others = _texts(entry, [source for source in sources if source.suffix == ".py"])
+    found = _language_of([own], sources)
+    return found if found != "pytorch" else _language_of(others, sources)
+
+
+def _language_of(texts: list[str], sources: list[Path]) -> str:
     for language, mark in _LANGUAGE_MARKS:
         if any(re.search(mark, text, re.MULTILINE) for text in texts):
             if language == "cpp-stable" and any(p.suffix == ".cu" for p in sources):
