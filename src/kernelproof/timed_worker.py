@@ -52,6 +52,7 @@ class Timed:
         self.fresh = fresh
         self.graph_calls = 0
         self.timeout = timeout
+        self.prepare_timeout = _PREPARED_CALLS * timeout
         self.picks = picks
         self.only = only
         self.built = built
@@ -114,8 +115,8 @@ class Timed:
         return False
 
     def _made_ready(self, sets: list[Drawn], graph: bool) -> dict[str, Any]:
-        payload, timeout = self._payload(sets), _PREPARED_CALLS * self.timeout
-        answer = self._ask("prepare", timeout, payload=payload, graph=graph)
+        payload = self._payload(sets)
+        answer = self._ask("prepare", self.prepare_timeout, payload=payload, graph=graph)
         told: dict[str, Any] = forms.read("prepare", answer, forms.PREPARED)
         return told
 
@@ -249,6 +250,9 @@ class TimedModule(Timed):
         self.compiles = wrap is not None and wrap.startswith("compile")
         timeout = options.compile_timeout if self.compiles else options.call_timeout
         super().__init__(worker(name, self.compiles), fresh, timeout, only=only)
+        if self.compiles:
+            # The time of a compilation, which the first call does; the others are quick.
+            self.prepare_timeout = timeout
         self.name = name
         self.load: dict[str, Any] = {
             "path": path, "kind": "baseline", "attr": attr, "device": device, "wrap": wrap,
