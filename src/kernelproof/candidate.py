@@ -131,9 +131,12 @@ def _file_sources(path: Path) -> list[Path]:
 def _language(entry: Path, sources: list[Path]) -> str:
     """What the entry says; where it says nothing, what it imports. An operator's package has more
     than one language."""
-    own, *others = _texts(entry, [source for source in sources if source.suffix == ".py"])
+    own = entry.read_text(errors="replace")
     found = _language_of([own], sources)
-    return found if found != "pytorch" else _language_of(others, sources)
+    if found != "pytorch":
+        return found
+    modules = [path for path in sources if path.suffix == ".py" and path != entry]
+    return _language_of(_imported(own, modules), sources)
 
 
 def _language_of(texts: list[str], sources: list[Path]) -> str:
@@ -157,15 +160,14 @@ def _gives_cuda_in_place(text: str) -> bool:
     return any(ast.unparse(given) not in ("None", "''", "[]") for given in third)
 
 
-def _texts(entry: Path, modules: list[Path]) -> list[str]:
-    """What ``entry`` and those of ``modules`` hold that it imports, be it by way of others."""
-    texts = [entry.read_text(errors="replace")]
-    left = [module for module in modules if module != entry]
+def _imported(own: str, modules: list[Path]) -> list[str]:
+    """What those of ``modules`` hold that the text ``own`` imports, be it by way of others."""
+    texts, left = [own], list(modules)
     for text in texts:
         for module in [m for m in left if re.search(_imports(m), text)]:
             left.remove(module)
             texts.append(module.read_text(errors="replace"))
-    return texts
+    return texts[1:]
 
 
 def _imports(module: Path) -> str:

@@ -25,7 +25,7 @@ from kernelproof.types import (
     Status,
     Timing,
     Verdict,
-)  # fmt: skip
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,11 +106,12 @@ def measured(
 def _look_at_unseen(mine: Timed) -> None:
     """Also again after a while, where results seem to be kept: the quickest times of all looks are
     compared. Now, since the outputs of these calls are judged with those of all others."""
-    for attempt in range(_AGAIN + 1):
-        sleep(_AGAIN_WAIT * attempt)
+
+    def look(_: int) -> Check | None:
         mine.look_at_unseen()
-        if not any(check.outcome == "fail" for check in _unseen(mine)):
-            return
+        return next((check for check in _unseen(mine) if check.outcome == "fail"), None)
+
+    _confirmed(look)
 
 
 def _unseen(mine: Timed) -> list[Check]:

@@ -21,15 +21,15 @@ def of_a_kind(x: torch.Tensor) -> bool:
     diagonals of zeros, all at the same places: a triangle, a band."""
     if x.dim() < 2 or not x.is_floating_point() or min(x.shape[-2:]) < _LEAST or not x.numel():
         return False
-    wide = x.detach().to(torch.float64)
-    return _symmetric(wide, x.dtype) or _banded(wide)
+    return _symmetric(x.detach()) or _banded(x.detach())
 
 
-def _symmetric(x: torch.Tensor, dtype: torch.dtype) -> bool:
+def _symmetric(x: torch.Tensor) -> bool:
     if x.shape[-1] != x.shape[-2]:
         return False
-    limit = _ROUNDINGS * torch.finfo(dtype).eps * float(x.abs().max())
-    return any(float((x - sign * x.mT).abs().max()) <= limit for sign in (1, -1))
+    wide = x.to(torch.float64)
+    limit = _ROUNDINGS * torch.finfo(x.dtype).eps * float(wide.abs().max())
+    return any(float((wide - sign * wide.mT).abs().max()) <= limit for sign in (1, -1))
 
 
 def _banded(x: torch.Tensor) -> bool:

@@ -30,7 +30,7 @@ from kernelproof.worker.inputs import (
     mapped,
     without_repeats,
 )
-from kernelproof.worker.streams import blocking_stream
+from kernelproof.worker.streams import CYCLES, blocking_stream
 from kernelproof.worker.streams import reset_persisting_l2 as _reset_persisting_l2
 
 # A graph holds this many calls, so that the cost of a replay (a few microseconds) is spread thin;
@@ -50,8 +50,6 @@ _SAMPLE_SECONDS = 2.0
 # Before a cold call the GPU is kept busy for so long, the same for all contestants, while Python
 # prepares the launch: then the time between the events is the device's own.
 _AHEAD_SECONDS = 200e-6
-# Clock cycles of that; a GPU with a slower clock is busy a little longer.
-CYCLES = 2e9  # of a second
 _AHEAD_CYCLES = int(_AHEAD_SECONDS * CYCLES)
 # libgomp's idle threads spin for up to some 20 ms before they sleep. On a CPU that is another
 # contestant's pool competing for the cores; wait until it is quiet.
@@ -256,7 +254,7 @@ class Sampler:
         if sets:
             self.seeds[:1] = [self._put(0, sets[0])]
         self.began = self.clock()
-        most = max(1, _KEPT_BYTES // max(1, bytes_of(self.module(*self.slots[0]))))
+        most = room_for(bytes_of(self.module(*self.slots[0])))
         same = [_known.steady(), self.names.steady()]
         return self._taken(
             "warm", [map(self._old_call, range(calls), same.pop(), same.pop(), repeat(most))]
@@ -321,7 +319,7 @@ class Sampler:
         """Readings of single calls, each on a slot of its own."""
         count = min(calls, len(self.slots))
         # Outputs of the last ones are kept, as many as there is room for.
-        first = count - max(1, _KEPT_BYTES // max(1, self.size))
+        first = count - room_for(self.size)
         self.began = self.clock()
         keep = [number >= first for number in range(count)]
         return self._taken(clock, [map(self._call_alone, repeat(clock), range(count), keep)])
@@ -391,9 +389,14 @@ def _emptied(sets: list[bytes]) -> Iterator[bytes]:
     return iter(held)
 
 
+def room_for(size: int) -> int:
+    """How many outputs of ``size`` bytes are kept: one at least."""
+    return max(1, _KEPT_BYTES // max(1, size))
+
+
 def _trim(outputs: list[Any]) -> None:
     """Let the first of ``outputs`` go where all together are too large."""
-    while len(outputs) > 1 and len(outputs) * bytes_of(outputs[-1]) > _KEPT_BYTES:
+    while len(outputs) > room_for(bytes_of(outputs[-1])):
         outputs.pop(0)
 
 

@@ -6,6 +6,7 @@ import contextlib
 from typing import Any
 
 from kernelproof.strides import overlaps
+from kernelproof.worker.inputs import bytes_of
 
 # Outputs of so many calls are held, and beyond the last one's only so many bytes.
 _MOST_HELD = 8
@@ -64,7 +65,7 @@ def _latest(outputs: list[list[Any]]) -> list[list[Any]]:
     """The latest of ``outputs``, newest first: the first, and others that are not large."""
     kept, held = outputs[:1], 0
     for leaves in outputs[1:_MOST_HELD]:
-        held += sum(leaf.numel() * leaf.element_size() for leaf in leaves)
+        held += bytes_of(leaves)
         if held > _HELD_BYTES:
             break
         kept.append(leaves)

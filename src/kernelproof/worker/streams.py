@@ -1,5 +1,5 @@
-"""A call on a stream of its own, to see whether a kernel runs on the stream that torch asks for;
-and what a call may have set for the GPU beside its kernels."""
+"""Streams of a GPU: a call on another one, to see whether a kernel runs on the one that torch asks
+for; a stream for captures; and what a call may have set for the GPU beside its kernels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kernelproof.worker.inputs import leaves_of
 _LATE_SECONDS = 10e-3
 _LATE_SHARE = 2.0  # of what the call before took, with all that it launched
 _LATEST_SECONDS = 2.0
-_CYCLES = 2e9  # of a second; with a slower clock they are a little later
+CYCLES = 2e9  # of a second of a GPU's clock; with a slower one, waiting takes a little longer
 
 
 def call_on_side_stream(module: Callable[..., Any], given: list[Any], seconds: float) -> Any:
@@ -34,7 +34,7 @@ def call_on_side_stream(module: Callable[..., Any], given: list[Any], seconds: f
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         late = min(_LATEST_SECONDS, max(_LATE_SECONDS, _LATE_SHARE * seconds))
-        torch.cuda._sleep(int(late * _CYCLES))
+        torch.cuda._sleep(int(late * CYCLES))
         for t, value in zip(tensors, values, strict=True):
             if not _overlaps(t):
                 t.copy_(value)

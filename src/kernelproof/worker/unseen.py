@@ -14,14 +14,12 @@ import torch
 from kernelproof.worker import nests
 from kernelproof.worker.copying import copied
 from kernelproof.worker.inputs import bytes_of
-from kernelproof.worker.sampling import CYCLES, Sampler
-from kernelproof.worker.streams import reset_persisting_l2
+from kernelproof.worker.sampling import Sampler, room_for
+from kernelproof.worker.streams import CYCLES, reset_persisting_l2
 
 _IDLE_CALLS = 2
 # The GPU is kept busy while Python prepares the launches: so many times what its calls take.
 _AHEAD_SHARE, _LEAST_SECONDS, _MOST_SECONDS = 1.5, 200e-6, 20e-3
-# Outputs of calls outside of a graph are kept up to this many bytes.
-_KEPT_BYTES = 256 << 20
 
 _spin: Any = getattr(torch.cuda, "_sleep", None)
 
@@ -61,7 +59,7 @@ def _seconds(sampler: Sampler, clock: str) -> float:
     else:
         outputs = [sampler.module(*inputs) for inputs in sampler.slots]
         end.record()
-        most = max(1, _KEPT_BYTES // max(1, sampler.size))
-        sampler.kept[clock] = [nests.rebuilt(output, copied) for output in outputs[-most:]]
+        last = outputs[-room_for(sampler.size) :]
+        sampler.kept[clock] = [nests.rebuilt(output, copied) for output in last]
     sampler.synchronize()
     return float(begin.elapsed_time(end)) * 1e-3
